@@ -54,10 +54,10 @@ def main(arguments: Sequence[str]) -> int:
 def train(gap: int, folder: str) -> float:
     """Return the samples/s of a process that reserves `gap` GiB first."""
     here = Path(__file__).parent
-    words = ["task=logreg", f"task.epochs={EPOCHS}", "goal=none", "division=open", f"data_root={folder}"]
+    overrides = ["task=logreg", f"task.epochs={EPOCHS}", "goal=none", "division=open", f"data_root={folder}"]
     environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(here.parent), str(here)])
-    command = [sys.executable, "-c", TRAIN, str(gap), *words]
+    command = [sys.executable, "-c", TRAIN, str(gap), *overrides]
     done = subprocess.run(command, env=environment, cwd=folder, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])["samples_per_s"]
 

@@ -41,31 +41,31 @@ def faults(case: str) -> list[str]:
     lossy = case == "lossy_link"
     with ExitStack() as stack:
         if lossy:
-            words = mock.patch.object(user_space.Link, "words", lambda link: _words(link))
-            stack.enter_context(words)
+            patch = mock.patch.object(user_space.Link, "command", lambda link: _words(link))
+            stack.enter_context(patch)
         made = stack.enter_context(links.emulated(network, MACHINES, in_kernel=False if lossy else None))
         stack.callback(reaper.end, reaper.owner(), but=made.process.pid if made.process else None)
         processes = []
-        for host, place in enumerate(made.hosts):
-            words = [sys.executable, "-m", "mlbench.cluster", "check", "--json", f"rank={host}"]
-            words += [f"machines={MACHINES}", f"address={made.addresses[0]}"]
-            cpus = network.slow_cpus if host == ODD and network.slow_cpus else network.cpus
+        for rank, host in enumerate(made.hosts):
+            arguments = [sys.executable, "-m", "mlbench.cluster", "check", "--json", f"rank={rank}"]
+            arguments += [f"machines={MACHINES}", f"address={made.addresses[0]}"]
+            cpus = network.slow_cpus if rank == ODD and network.slow_cpus else network.cpus
             assert cpus is not None
-            command = place.command(cpu_share.limited(words, host=host, cpus=cpus))
+            command = host.command(cpu_share.limited(arguments, host=rank, cpus=cpus))
             process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
             stack.callback(process.kill)
             processes.append(process)
-        found = json.loads(processes[0].communicate()[0])
+        result = json.loads(processes[0].communicate()[0])
         codes = {process.wait() for process in processes}
-        assert codes == {1 if found["faults"] else 0}, codes
-        return found["faults"]
+        assert codes == {1 if result["faults"] else 0}, codes
+        return result["faults"]
 
 
 def _words(link: user_space.Link) -> list[str]:
     return [sys.executable, __file__, CARRY, json.dumps(asdict(link))]
 
 
-class Lossy(user_space.Cable):
+class Lossy(user_space.CableQueue):
     """A cable that loses packets."""
 
     __slots__ = ()
@@ -76,17 +76,17 @@ class Lossy(user_space.Cable):
 
 def carry(link: user_space.Link) -> None:
     """Carry packets as the emulation's process does, over one cable that loses some."""
-    names, cable = iter(link.rates), user_space.Cable
+    names, cable = iter(link.rates), user_space.CableQueue
     lossy = f"host {ODD} down"
     made = lambda *values: (Lossy if next(names) == lossy else cable)(*values)  # noqa: E731
     with mock.patch.object(user_space, "Cable", made):
         user_space.main(link)
 
 
-def right(case: str, found: Sequence[str]) -> bool:
+def right(case: str, sentences: Sequence[str]) -> bool:
     """Return whether the fault of a case was named, and nothing else."""
     expected = CASES[case][1]
-    return len(found) == bool(expected) and all(expected in sentence for sentence in found)
+    return len(sentences) == bool(expected) and all(expected in sentence for sentence in sentences)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -99,10 +99,10 @@ def main(arguments: Sequence[str]) -> int:
     for case in options.cases or CASES:
         count = 0
         for _ in range(options.runs):
-            found = faults(case)
-            count += right(case, found)
-            if not right(case, found):
-                print(f"{case}: {found}", flush=True)
+            sentences = faults(case)
+            count += right(case, sentences)
+            if not right(case, sentences):
+                print(f"{case}: {sentences}", flush=True)
         print(f"{case}: right in {count} of {options.runs}", flush=True)
         wrong += options.runs - count
     return int(wrong > 0)

@@ -35,14 +35,14 @@ Times = dict[int, float]  # s by elements
 
 def task_0(backend: str, workers: int, root: Path, environment: dict[str, str]) -> Times:
     """Run task 0 and return its medians."""
-    words = [
+    overrides = [
         *("task=allreduce", "division=open", "task.sizes=9", f"task.max_elements={SIZES[-1]}"),
         *("task.collectives=[all_reduce]", "task.dtypes=[float32]", f"task.repeats={REPEATS}"),
         *(f"backend={backend}", f"workers={workers}", "hardware.threads_per_worker=1"),
         *("cluster.oversubscribe=true", f"output_root={root}"),
     ]
     before = set(root.glob("*/record.json"))
-    command = [sys.executable, "-m", "mlbench.run", *words]
+    command = [sys.executable, "-m", "mlbench.run", *overrides]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     (path,) = set(root.glob("*/record.json")) - before
     rows = [row for row in reader.load(path).table if row["kind"] == "times"]
@@ -89,32 +89,32 @@ def main(arguments: Sequence[str]) -> int:
                 "gloo, task 0": partial(task_0, "gloo", workers, runs, environment),
                 "gloo, torch": partial(plain, "gloo", workers),
             }
-            found: dict[str, list[Times]] = {name: [] for name in sides}
+            results: dict[str, list[Times]] = {name: [] for name in sides}
             for number in range(options.rounds):
                 for name in random.Random(number).sample(list(sides), len(sides)):
-                    found[name].append(sides[name]())
+                    results[name].append(sides[name]())
                     print(f"round {number + 1}: {name}", file=sys.stderr, flush=True)
         finally:
             cluster([sys.executable, "-m", "mlbench.cluster", "stop"])
     print(origin(__file__, arguments, f"{options.rounds} rounds") + "\n")
-    print_table(found)
+    print_table(results)
     return 0
 
 
-def print_table(found: dict[str, list[Times]]) -> None:
+def print_table(results: dict[str, list[Times]]) -> None:
     """Print the medians of every side, and the ratios of task 0 to the plain loops."""
-    ratios = [(f"{one.split(',')[0]}, task 0", one) for one in found if not one.endswith("task 0")]
-    heads = [*found, *(f"{ours} / {theirs}" for ours, theirs in ratios)]
+    ratios = [(f"{side.split(',')[0]}, task 0", side) for side in results if not side.endswith("task 0")]
+    heads = [*results, *(f"{ours} / {theirs}" for ours, theirs in ratios)]
     print(f"| bytes | {' | '.join(heads)} |")
     print(f"|--:|{'--:|' * len(heads)}")
     for size in SIZES:
-        cells = [format.duration(median(times[size] for times in found[name])) for name in found]
-        cells += [_ratio(found[ours], found[theirs], size) for ours, theirs in ratios]
+        cells = [format.duration(median(times[size] for times in results[name])) for name in results]
+        cells += [_ratio(results[ours], results[theirs], size) for ours, theirs in ratios]
         print(f"| {format.with_prefix(4 * size, 'B')} | {' | '.join(cells)} |")
 
 
 def _ratio(ours: list[Times], theirs: list[Times], size: int) -> str:
-    values: list[Any] = [one[size] / other[size] for one, other in zip(ours, theirs, strict=True)]
+    values: list[Any] = [times[size] / other[size] for times, other in zip(ours, theirs, strict=True)]
     return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 

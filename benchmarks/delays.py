@@ -50,9 +50,9 @@ def main(arguments: Sequence[str]) -> int:
     print("|--:|--:|--:|---|--:|--:|--:|--:|--:|--:|", flush=True)
     own = {hosts: measure(None, hosts, options) for hosts in sorted({hosts for hosts, *_ in CASES})}
     for hosts, racks, inside_ms, more_ms in CASES:
-        words = [f"delay_ms={inside_ms}", f"racks={racks}", f"rack_delay_ms={more_ms}"]
-        words += [f"bandwidth_mbit_s={MBIT_S}"]
-        network = compose(["network=1gbit_1ms", *(f"network.{word}" for word in words)]).network
+        overrides = [f"delay_ms={inside_ms}", f"racks={racks}", f"rack_delay_ms={more_ms}"]
+        overrides += [f"bandwidth_mbit_s={MBIT_S}"]
+        network = compose(["network=1gbit_1ms", *(f"network.{word}" for word in overrides)]).network
         delay = f"{inside_ms:g} + {more_ms:g}" if more_ms else f"{inside_ms:g}"
         for (collective, size), call_s in measure(network, hosts, options).items():
             part_ms = 4 * size / hosts * 8 / (MBIT_S * 1e3 * TCP_DATA_SHARE)
@@ -73,15 +73,15 @@ def measure(
 
     network: None: over loopback.
     """
-    words = [sys.executable, __file__, "--calls", str(options.calls), "--collectives", *options.collectives]
+    command = [sys.executable, __file__, "--calls", str(options.calls), "--collectives", *options.collectives]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with ExitStack() as stack:
-        commands = [[*words, "--rank", str(i), str(hosts), LOOPBACK] for i in range(hosts)]
+        commands = [[*command, "--rank", str(i), str(hosts), LOOPBACK] for i in range(hosts)]
         if network is not None:
             made = stack.enter_context(links.emulated(network, hosts))
             address, environment["GLOO_SOCKET_IFNAME"] = made.addresses[0], links.INTERFACE
             commands = [
-                host.command([*words, "--rank", str(i), str(hosts), address])
+                host.command([*command, "--rank", str(i), str(hosts), address])
                 for i, host in enumerate(made.hosts)
             ]
         processes = [
@@ -103,8 +103,8 @@ def rank(number: str, world: str, address: str, *, options: argparse.Namespace) 
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    place = {"init_method": f"tcp://{address}:29500", "rank": int(number), "world_size": int(world)}
-    dist.init_process_group("gloo", **place)
+    arguments = {"init_method": f"tcp://{address}:29500", "rank": int(number), "world_size": int(world)}
+    dist.init_process_group("gloo", **arguments)
     for collective in options.collectives:
         for size in SIZES:
             values = torch.ones(size)

@@ -158,12 +158,12 @@ def main(arguments: Sequence[str]) -> int:
 def earlier(path: Path, here: dict[str, Any]) -> dict[str, Any]:
     """Return what earlier calls left, where they measured the same code on the same machine; else nothing."""
     try:
-        found = json.loads(path.read_text())
+        results = json.loads(path.read_text())
     except (OSError, ValueError):
-        found = {}
-    before = found.get("machine", {})
+        results = {}
+    before = results.get("machine", {})
     if all(before.get(key) == value for key, value in here.items() if key != "date"):
-        return found
+        return results
     return {"machine": here, "done": {}, "cases": [], "skipped": {}, "failed": {}, "left": []}
 
 
@@ -227,9 +227,9 @@ def plan(tasks: Sequence[str], *, dry_run: bool) -> list[tuple[str, ...]]:
 def case(name: str, number: str, mode: str, *, dry_run: bool) -> dict[str, Any]:
     """Return what one task does in one precision and mode."""
     device = torch.device("cpu" if dry_run else "cuda")
-    words = [f"task={name}", f"task.precision={number}", "goal=none", "division=open"]
-    words += ["scale=mini", *TINY.get(name, ())] if dry_run else ["scale=official", "backend=nccl"]
-    config = compose(words).task
+    overrides = [f"task={name}", f"task.precision={number}", "goal=none", "division=open"]
+    overrides += ["scale=mini", *TINY.get(name, ())] if dry_run else ["scale=official", "backend=nccl"]
+    config = compose(overrides).task
     worker = Worker(seed=1, device=device, timer=PhaseTimer(str(device)))
     with stand_in(name, small=dry_run):
         setup = registry.build(config, worker)
@@ -304,8 +304,8 @@ def reference_rate(
 ) -> float:
     """Return the reference's samples/s on the same batches, precision and mode; fp16 without a loss scale."""
     size = size_of(name, setup.model)
-    words = {"layout": "channels_first"} if number == "fp32" and not dry_run else {}
-    reference = build(config, size, words, device.type)
+    overrides = {"layout": "channels_first"} if number == "fp32" and not dry_run else {}
+    reference = build(config, size, overrides, device.type)
     precision.on_device(number, device)
     net: Any = reference.model
     if mode != "eager":
@@ -340,11 +340,11 @@ def ready_rate(
 
 def stand_in(name: str, *, small: bool) -> Any:
     """Return a context in which task `name` opens random data of the official shape."""
-    place = "translation" if name in ("gnmt", "transformer") else name
-    module = import_module(f"mlbench.tasks.{place}.data")
+    package = "translation" if name in ("gnmt", "transformer") else name
+    module = import_module(f"mlbench.tasks.{package}.data")
     patches = {
         "prepare_dataset": lambda *_, **__: Path(),
-        "open_dataset": lambda _, **shape: OPENED[place](module, np.random.default_rng(0), small, **shape),
+        "open_dataset": lambda _, **shape: OPENED[package](module, np.random.default_rng(0), small, **shape),
     }
     stack = mock.patch.multiple(module, **patches)
     if name != "resnet50":
@@ -412,9 +412,9 @@ def _rows(module: Any, random: np.random.Generator, small: bool) -> Any:
 
 
 def _text(module: Any, random: np.random.Generator, small: bool) -> Any:
-    tokens, words = (5_000, 300) if small else (2_088_628, 33_278)
-    made = [torch.from_numpy(random.integers(0, words, n, np.int32)) for n in (tokens, tokens // 10)]
-    return module.Text(*made, words)
+    tokens, vocabulary = (5_000, 300) if small else (2_088_628, 33_278)
+    made = [torch.from_numpy(random.integers(0, vocabulary, n, np.int32)) for n in (tokens, tokens // 10)]
+    return module.Text(*made, vocabulary)
 
 
 def _sequences(module: Any, random: np.random.Generator, small: bool, context: int) -> Any:
@@ -430,15 +430,15 @@ def _sequences(module: Any, random: np.random.Generator, small: bool, context: i
 
 def _sentences(module: Any, random: np.random.Generator, small: bool) -> Any:
     # Lengths about as WMT's: log-normal with a mean of 29 sub-words, of both sides alike.
-    pairs, words, most = (2_000, 753, 24) if small else (300_000, 32_320, 72)
+    pairs, vocabulary, most = (2_000, 753, 24) if small else (300_000, 32_320, 72)
     long = np.exp(random.normal(2.0 if small else 3.2, 0.55, pairs)).clip(2, most)
     sides = []
     for lengths in (long, (long * random.normal(1.05, 0.1, pairs)).clip(2, most)):
         offsets = np.concatenate([[0], np.cumsum(lengths.astype(np.int64))])
-        sides += [random.integers(4, words, offsets[-1], np.int32), offsets]
+        sides += [random.integers(4, vocabulary, offsets[-1], np.int32), offsets]
     train = module.Pairs(*sides)
     test = module.Pairs(sides[0][:4], np.array([0, 4]), sides[2][:4], np.array([0, 4]))
-    pieces = pa.chunked_array([pa.array([""] * words)])
+    pieces = pa.chunked_array([pa.array([""] * vocabulary)])
     return module.Dataset(train, test, pa.chunked_array([pa.array(["a"])]), pieces, "de")
 
 
@@ -454,31 +454,33 @@ OPENED: dict[str, Callable[..., Any]] = {
 
 def machine(dry_run: bool) -> dict[str, Any]:
     """Return what the numbers were measured on."""
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "torch": torch.__version__,
         "python": sys.version.split()[0],
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "dry_run": dry_run,
     }
     commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
-    found["commit"] = commit or "unknown"
+    description["commit"] = commit or "unknown"
     if not dry_run:
         query = "--query-gpu=name,driver_version,memory.total"
         driver = _output(["nvidia-smi", query, "--format=csv,noheader"])
-        found |= {
+        description |= {
             "gpu": driver or torch.cuda.get_device_name(),
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
         }
-    return found
+    return description
 
 
 def gpu_tests(seconds: float) -> dict[str, Any]:
     """Run the tests marked `gpu` of the files that can be imported here; name the others, and what failed."""
-    found: dict[str, Any] = {"passed": 0, "failed": [], "not_imported": [], "reason": ""}
+    result: dict[str, Any] = {"passed": 0, "failed": [], "not_imported": [], "reason": ""}
     missing = [name for name in ("pytest", "xdist") if importlib.util.find_spec(name) is None]
     if missing:
-        return found | {"reason": f"{' and '.join(missing)} not installed: the tests marked gpu were not run"}
+        return result | {
+            "reason": f"{' and '.join(missing)} not installed: the tests marked gpu were not run"
+        }
     files = [
         str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.gpu" in path.read_text()
     ]
@@ -492,19 +494,19 @@ def gpu_tests(seconds: float) -> dict[str, Any]:
                 command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds
             )
         except subprocess.TimeoutExpired:
-            return found | {"failed": [f"the tests took more than {seconds:.0f} s"]}
+            return result | {"failed": [f"the tests took more than {seconds:.0f} s"]}
         if not report.exists():
-            return found | {"failed": [f"pytest ended with {done.returncode}: {done.stderr[-500:]}"]}
+            return result | {"failed": [f"pytest ended with {done.returncode}: {done.stderr[-500:]}"]}
         for each in ElementTree.parse(report).iter("testcase"):
             name = f"{each.get('classname')}.{each.get('name')}"
             problem = next((child for child in each if child.tag in ("error", "failure")), None)
             if problem is None:
-                found["passed"] += each.find("skipped") is None
+                result["passed"] += each.find("skipped") is None
             elif "collection failure" in problem.get("message", "") and ABSENT in (problem.text or ""):
-                found["not_imported"].append(each.get("name"))
+                result["not_imported"].append(each.get("name"))
             else:
-                found["failed"].append(name)
-    return found
+                result["failed"].append(name)
+    return result
 
 
 def markdown(result: dict[str, Any]) -> str:

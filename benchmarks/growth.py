@@ -81,14 +81,14 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def table(parts: Sequence[str], sizes: Sequence[int], rounds: int, kept: Path | None) -> Iterator[str]:
+def table(parts: Sequence[str], sizes: Sequence[int], rounds: int, root: Path | None) -> Iterator[str]:
     """Measure the parts at all sizes; yield the lines of their table."""
     yield "| command | runs | wall clock, s | CPU, s | exponent | peak memory, MiB | rounds |"
     yield "|---|--:|--:|--:|--:|--:|--:|"
     before: dict[str, tuple[int, float]] = {}  # size and CPU time of a command
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="growth-") as temporary:
-            folder = kept / str(size) if kept else Path(temporary)
+            folder = root / str(size) if root else Path(temporary)
             folder.mkdir(parents=True, exist_ok=True)
             for name in parts:
                 for what, costs in PARTS[name](folder, size, rounds):
@@ -103,15 +103,15 @@ def runs(folder: Path, size: int) -> Path:
         return root
     originals: dict[tuple[str, int], str] = {}
     for path in sorted(SAMPLE.glob("*/record.json")):
-        one = reader.load(path)
-        originals.setdefault((one.experiment.task.name, one.workers), path.read_text())
+        record = reader.load(path)
+        originals.setdefault((record.experiment.task.name, record.workers), path.read_text())
     root.mkdir()
     templates = [json.loads(text) for text in originals.values()]
     for number in range(size):
         point = number // RUNS_PER_POINT
-        one = stand_in(templates[point % len(templates)], number, point // len(templates))
-        (root / one["run_id"]).mkdir()
-        (root / one["run_id"] / "record.json").write_text(json.dumps(one))
+        record = stand_in(templates[point % len(templates)], number, point // len(templates))
+        (root / record["run_id"]).mkdir()
+        (root / record["run_id"] / "record.json").write_text(json.dumps(record))
     time.sleep(2 * SETTLED_NS / 1e9)
     return root
 
@@ -151,9 +151,9 @@ def listing(folder: Path, size: int, rounds: int) -> Iterator[tuple[str, list[Co
 
 def comparing(folder: Path, size: int, rounds: int) -> Iterator[tuple[str, list[Cost]]]:
     root = runs(folder, size)
-    one = [f"{side} task=logreg task.lr=16.0" for side in ("workers=1", "workers=2")]
+    selections = [f"{side} task=logreg task.lr=16.0" for side in ("workers=1", "workers=2")]
     every = ["workers=1", "workers=2", "task=logreg"]
-    yield "results compare, one point a side", measured(results("compare", root, *one), rounds)
+    yield "results compare, one point a side", measured(results("compare", root, *selections), rounds)
     yield "results compare, half of all runs", measured(results("compare", root, *every), rounds)
 
 
@@ -168,9 +168,15 @@ def report(folder: Path, size: int, rounds: int) -> Iterator[tuple[str, list[Cos
 
 
 def planning(folder: Path, size: int, rounds: int) -> Iterator[tuple[str, list[Cost]]]:
-    words = ["task=logreg", f"task.batch_size=range(1,{size + 1})", "division=open", "repeats=1", "--dry-run"]
+    overrides = [
+        "task=logreg",
+        f"task.batch_size=range(1,{size + 1})",
+        "division=open",
+        "repeats=1",
+        "--dry-run",
+    ]
     root = runs(folder, size)
-    sweep = [sys.executable, "-m", "mlbench.sweep", *words, f"data_root={folder / 'data'}"]
+    sweep = [sys.executable, "-m", "mlbench.sweep", *overrides, f"data_root={folder / 'data'}"]
     yield "sweep --dry-run of as many points", measured([*sweep, f"output_root={root}"], rounds)
 
 
@@ -228,7 +234,7 @@ def forget(store: Path) -> None:
         ours = f"SELECT run_uuid FROM tags WHERE key = 'mlbench.run_id' AND value NOT LIKE '{STAND_IN}-%'"
         ids = [row[0] for row in database.execute(ours)]
         for table in ("metrics", "latest_metrics", "params", "tags", "runs"):
-            database.executemany(f"DELETE FROM {table} WHERE run_uuid = ?", [(one,) for one in ids])
+            database.executemany(f"DELETE FROM {table} WHERE run_uuid = ?", [(run_id,) for run_id in ids])
     database.close()
 
 
@@ -254,8 +260,8 @@ def end_table() -> str:
     return "\n".join(lines)
 
 
-def results(verb: str, root: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "mlbench.results", verb, *words, f"output_root={root}"]
+def results(verb: str, root: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "mlbench.results", verb, *arguments, f"output_root={root}"]
 
 
 def measured(command: Sequence[str], rounds: int) -> list[Cost]:

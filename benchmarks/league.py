@@ -31,7 +31,7 @@ from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.tasks import registry
 from mlbench.wings.emulation import links, networks
-from mlbench.wings.emulation.networks import Cell
+from mlbench.wings.emulation.networks import SettingRuns
 
 LOSS = 5.6  # nats a token; the mini goal is 4.0, and an untrained model has 7.6
 STEPS = 336  # of a run at most
@@ -113,8 +113,11 @@ def turned(names: list[str], number: int) -> list[str]:
 
 def measure(mbit_s: float, seed: int, names: Sequence[str], options: argparse.Namespace) -> None:
     """Run strategies one after the other over links of one bandwidth, and append a line for each."""
-    words = ["network=1gbit_1ms", f"network.bandwidth_mbit_s={mbit_s}", f"network.delay_ms={DELAY_MS}"]
-    with links.emulated(compose(words).network, WORKERS) as emulated, tempfile.TemporaryFile("w+") as errors:
+    overrides = ["network=1gbit_1ms", f"network.bandwidth_mbit_s={mbit_s}", f"network.delay_ms={DELAY_MS}"]
+    with (
+        links.emulated(compose(overrides).network, WORKERS) as emulated,
+        tempfile.TemporaryFile("w+") as errors,
+    ):
         (link,) = emulated.measure()
         work = json.dumps({"seed": seed, "names": list(names)})
         command = [sys.executable, __file__, "--data", str(options.data.absolute()), "--rank"]
@@ -161,12 +164,12 @@ def rank(number: str, address: str, work: str, *, root: Path) -> None:
     torch.set_num_threads(1)
     meeting = {"init_method": f"tcp://{address}:{PORT}", "rank": int(number), "world_size": WORKERS}
     dist.init_process_group("gloo", **meeting)
-    place = {"rank": int(number), "world_size": WORKERS, "control": control_group(timeout_s=300)}
+    arguments = {"rank": int(number), "world_size": WORKERS, "control": control_group(timeout_s=300)}
     chosen = json.loads(work)
     for name in chosen["names"]:
         experiment = compose([*TASK, *STRATEGIES[name]])
         worker = Worker(
-            **place, seed=chosen["seed"], data_root=root, sync=experiment.sync, goal=experiment.target
+            **arguments, seed=chosen["seed"], data_root=root, sync=experiment.sync, goal=experiment.target
         )
         setup = registry.build(experiment.task, worker)
         short = replace(
@@ -193,13 +196,13 @@ def rank(number: str, address: str, work: str, *, root: Path) -> None:
     dist.destroy_process_group()
 
 
-def cells(runs: Iterable[Run]) -> list[Cell]:
+def cells(runs: Iterable[Run]) -> list[SettingRuns]:
     """Return the runs by strategy and bandwidth; a missed loss is infinite time."""
     grouped: dict[tuple[str, float], list[Run]] = {}
     for run in runs:
         grouped.setdefault((run["strategy"], run["mbit_s"]), []).append(run)
     return [
-        Cell(
+        SettingRuns(
             task="gpt",
             workers=WORKERS,
             sync=name,
@@ -248,7 +251,7 @@ def span(values: Sequence[float]) -> str:
     return f"{median(values):.1f}" + ("" if ends is None else f" ({ends.low:.1f} to {ends.high:.1f})")
 
 
-def verdicts(measured: Sequence[Cell]) -> list[str]:
+def verdicts(measured: Sequence[SettingRuns]) -> list[str]:
     """Return a line for every pair of strategies: where one begins to beat the other, or that none does."""
     crossings = networks.break_evens(measured, "time_to_accuracy")
     lines = [str(crossing).partition(": ")[2] for crossing in crossings]
@@ -259,7 +262,7 @@ def verdicts(measured: Sequence[Cell]) -> list[str]:
     return lines
 
 
-def never(first: Sequence[Cell], second: Sequence[Cell]) -> list[str]:
+def never(first: Sequence[SettingRuns], second: Sequence[SettingRuns]) -> list[str]:
     """Return which strategy is the faster one wherever both were measured; nothing if neither was."""
     theirs = {cell.bandwidth_mbit_s: cell for cell in second}
     shared = [cell for cell in first if cell.bandwidth_mbit_s in theirs]
@@ -287,7 +290,7 @@ def never(first: Sequence[Cell], second: Sequence[Cell]) -> list[str]:
     ]
 
 
-def draw(measured: Sequence[Cell], path: Path) -> None:
+def draw(measured: Sequence[SettingRuns], path: Path) -> None:
     """Draw time to the loss over bandwidth, a line a strategy with the runs' intervals."""
     import altair as alt
     import vl_convert

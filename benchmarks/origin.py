@@ -16,6 +16,6 @@ def origin(script: str, arguments: Sequence[str], *details: str) -> str:
     """Return machine, details, version, commit, day and command in one line, to stand above a table."""
     machine, git = node.describe(), provenance.git(ROOT)
     commit = f"{git.sha[:7]}{' with changes' if git.dirty else ''}" if git else "unknown"
-    words = [f"{machine.cpu_model}, {machine.usable_cpus} CPUs", *details, f"torch {torch.__version__}"]
+    parts = [f"{machine.cpu_model}, {machine.usable_cpus} CPUs", *details, f"torch {torch.__version__}"]
     command = " ".join(["python", str(Path(script).relative_to(ROOT)), *arguments])
-    return f"{', '.join(words)}, commit {commit}, {iso(wall())[:10]}: `{command}`"
+    return f"{', '.join(parts)}, commit {commit}, {iso(wall())[:10]}: `{command}`"

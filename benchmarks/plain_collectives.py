@@ -35,15 +35,15 @@ def of_mpi4py(sizes: list[int], repeats: int) -> dict[int, list[float]]:
     import numpy as np
     from mpi4py import MPI
 
-    world, found = MPI.COMM_WORLD, {}
+    world, times = MPI.COMM_WORLD, {}
     for size in sizes:
         values = np.ones(size, np.float32)
 
         def reduce(values: np.ndarray = values) -> None:
             world.Allreduce(MPI.IN_PLACE, values)
 
-        found[size] = seconds(reduce, world.Barrier, lambda values=values: values.fill(1), repeats)
-    return found
+        times[size] = seconds(reduce, world.Barrier, lambda values=values: values.fill(1), repeats)
+    return times
 
 
 def of_torch(backend: str, sizes: list[int], repeats: int) -> dict[int, list[float]]:
@@ -55,17 +55,17 @@ def of_torch(backend: str, sizes: list[int], repeats: int) -> dict[int, list[flo
     if backend == "mpi":
         from mlbench.wings.mpi.backend import TORCH_NAME as backend
     dist.init_process_group(backend)
-    found = {}
+    times = {}
     for size in sizes:
         values = torch.ones(size)
 
         def reduce(values: torch.Tensor = values) -> None:
             dist.all_reduce(values)
 
-        found[size] = seconds(reduce, dist.barrier, lambda values=values: values.fill_(1), repeats)
+        times[size] = seconds(reduce, dist.barrier, lambda values=values: values.fill_(1), repeats)
     dist.barrier()
     dist.destroy_process_group()
-    return found
+    return times
 
 
 def main(backend: str, sizes: str, repeats: str, folder: str) -> None:
@@ -74,10 +74,10 @@ def main(backend: str, sizes: str, repeats: str, folder: str) -> None:
     if backend == "mpi4py":
         from mpi4py import MPI
 
-        rank, found = MPI.COMM_WORLD.Get_rank(), of_mpi4py(numbers, int(repeats))
+        rank, times = MPI.COMM_WORLD.Get_rank(), of_mpi4py(numbers, int(repeats))
     else:
-        rank, found = int(os.environ["RANK"]), of_torch(backend, numbers, int(repeats))
-    Path(folder, f"{rank}.json").write_text(json.dumps(found))
+        rank, times = int(os.environ["RANK"]), of_torch(backend, numbers, int(repeats))
+    Path(folder, f"{rank}.json").write_text(json.dumps(times))
     if backend != "mpi4py":  # mpirun kills the other ranks when one leaves without MPI_Finalize
         os._exit(0)  # nothing is left to end, and torch's own end may take a second
 

@@ -62,9 +62,16 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(line: Sequence[str]) -> tuple[Record, str]:
     """Run a command of mlbench; return its record and what it printed."""
-    module, *words = line
+    module, *arguments = line
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", module, f"output_root={folder}", "cluster.exclusive=false", *words]
+        command = [
+            sys.executable,
+            "-m",
+            module,
+            f"output_root={folder}",
+            "cluster.exclusive=false",
+            *arguments,
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(done.stdout + done.stderr)

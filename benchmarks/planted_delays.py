@@ -47,9 +47,9 @@ def main(arguments: Sequence[str]) -> int:
 def measured(late: int, folder: Path, *, hosts: bool) -> Straggler | None:
     """Run the script with a late rank; return the rank that its record names."""
     script = [str(SCRIPT), "1", str(late), str(DELAY_S)]
-    words = [f"output_root={folder}", "cluster.exclusive=false"]
+    overrides = [f"output_root={folder}", "cluster.exclusive=false"]
     if hosts:
-        module = ["mlbench.run", *words, "task=script", f"task.path={script[0]}", f"workers={WORKERS}"]
+        module = ["mlbench.run", *overrides, "task=script", f"task.path={script[0]}", f"workers={WORKERS}"]
         module += ["network.bandwidth_mbit_s=1000", "network.delay_ms=1", f"task.args={' '.join(script[1:])}"]
     else:
         launcher = [
@@ -59,7 +59,7 @@ def measured(late: int, folder: Path, *, hosts: bool) -> Straggler | None:
             "--standalone",
             f"--nproc-per-node={WORKERS}",
         ]
-        module = ["mlbench.measure", *words, "--", *launcher, *script]
+        module = ["mlbench.measure", *overrides, "--", *launcher, *script]
     done = subprocess.run([sys.executable, "-m", *module], cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
@@ -80,13 +80,13 @@ def table(runs: Sequence[tuple[int, Straggler | None]]) -> str:
         "|" + "---|" * 5,
     ]
     for rank in sorted({rank for rank, _ in runs}):
-        found = [late for each, late in runs if each == rank]
-        right = sum(named(late) == rank for late in found)
-        wrong = sum(late is not None and late.rank != rank for late in found)
-        spread = sorted(1e3 * late.median_s for late in found if late is not None)
+        results = [late for each, late in runs if each == rank]
+        right = sum(named(late) == rank for late in results)
+        wrong = sum(late is not None and late.rank != rank for late in results)
+        spread = sorted(1e3 * late.median_s for late in results if late is not None)
         shown = f"{spread[0]:.1f} to {spread[-1]:.1f}" if spread else ""
         name = "none" if rank == HEALTHY else str(rank)
-        lines.append(f"| {name} | {len(found)} | {right} | {wrong} | {shown} |")
+        lines.append(f"| {name} | {len(results)} | {right} | {wrong} | {shown} |")
     return "\n".join(lines)
 
 

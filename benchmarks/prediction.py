@@ -69,10 +69,18 @@ def studies() -> Iterator[Row]:
             except UserError:
                 continue
             fit = model.fit(model.check(runs.only(FITTED)))
-            for one in forecast(fit, [k for k in runs.counts if k > max(FITTED)]):
-                low, high = one.time_s.low or 0.0, one.time_s.high or float("inf")
-                case = f"{task}, {backend}, {one.workers} workers"
-                yield Row("study", case, "s", one.time_s.value, low, high, tuple(runs.times(one.workers)))
+            for prediction in forecast(fit, [k for k in runs.counts if k > max(FITTED)]):
+                low, high = prediction.time_s.low or 0.0, prediction.time_s.high or float("inf")
+                case = f"{task}, {backend}, {prediction.workers} workers"
+                yield Row(
+                    "study",
+                    case,
+                    "s",
+                    prediction.time_s.value,
+                    low,
+                    high,
+                    tuple(runs.times(prediction.workers)),
+                )
 
 
 def own(names: Sequence[str], output_root: Path) -> Iterator[Row]:
@@ -97,10 +105,10 @@ def _list(counts: Sequence[int]) -> str:
 
 def processors() -> Iterator[Row]:
     """Predict the speed-up of each pair of processors with the error of all other pairs."""
-    for i, one in enumerate(pairs()):
-        factor = transfer([*pairs()[:i], *pairs()[i + 1 :]]).factor(one.peaks)
-        case = f"{one.task}, {one.label}, {format.counted(one.workers, 'worker')}: A100 over V100"
-        yield Row("pair", case, "", one.peaks, one.peaks / factor, one.peaks * factor, (one.speedup,))
+    for i, pair in enumerate(pairs()):
+        factor = transfer([*pairs()[:i], *pairs()[i + 1 :]]).factor(pair.peaks)
+        case = f"{pair.task}, {pair.label}, {format.counted(pair.workers, 'worker')}: A100 over V100"
+        yield Row("pair", case, "", pair.peaks, pair.peaks / factor, pair.peaks * factor, (pair.speedup,))
 
 
 def elsewhere() -> Iterator[Row | str]:
@@ -108,12 +116,12 @@ def elsewhere() -> Iterator[Row | str]:
     for task, hardware, workers, minutes in ELSEWHERE:
         case = f"{task}, {workers} x {hardware}"
         try:
-            (one,) = forecast(model.fit(published_runs(task)), [workers], Target(profile(hardware)))
+            (prediction,) = forecast(model.fit(published_runs(task)), [workers], Target(profile(hardware)))
         except UserError as refusal:
             yield f"{case} | refused: {str(refusal).partition(' (')[0]}"
             continue
-        low, high = one.time_s.low or 0.0, one.time_s.high or float("inf")
-        yield Row("elsewhere", case, "s", one.time_s.value, low, high, tuple(60 * m for m in minutes))
+        low, high = prediction.time_s.low or 0.0, prediction.time_s.high or float("inf")
+        yield Row("elsewhere", case, "s", prediction.time_s.value, low, high, tuple(60 * m for m in minutes))
 
 
 def chart(rows: list[Row]) -> Chart:

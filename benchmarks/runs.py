@@ -105,12 +105,12 @@ def measure(
                 records.append(run_mlbench(task, workers, epochs, folder))
                 rates[side].append(records[-1].samples_per_s or math.nan)
             elif side == WITHOUT_RAY:
-                words = overrides(task, workers, epochs, folder)
-                rates[side].append(torchrun(workers, "without_ray", *words))
+                arguments = overrides(task, workers, epochs, folder)
+                rates[side].append(torchrun(workers, "without_ray", *arguments))
             else:
-                words = ["--config", str(folder / "config.json"), "--data", str(data)]
-                words += ["--epochs", str(epochs), *([side] if side else [])]
-                rates[side].append(torchrun(workers, f"references.{task}", *words))
+                arguments = ["--config", str(folder / "config.json"), "--data", str(data)]
+                arguments += ["--epochs", str(epochs), *([side] if side else [])]
+                rates[side].append(torchrun(workers, f"references.{task}", *arguments))
             print(
                 f"{task} x {workers} {side or 'reference'}: {rates[side][-1]:.4g}/s",
                 file=sys.stderr,
@@ -121,10 +121,15 @@ def measure(
 
 def overrides(task: str, workers: int, epochs: int, folder: Path) -> list[str]:
     """Return what a measured run is configured with."""
-    words = [f"task={task}", f"workers={workers}", f"task.epochs={epochs}", "hardware.threads_per_worker=1"]
-    words += ["goal=none", "division=open", "force=true", f"data_root={folder}/data"]
-    words += [f"output_root={folder}", f"tracking_uri=sqlite:///{folder}/mlflow.db"]
-    return words + (["task.validate_at=[1.0]"] if task in LATEST_VALIDATION else [])
+    settings = [
+        f"task={task}",
+        f"workers={workers}",
+        f"task.epochs={epochs}",
+        "hardware.threads_per_worker=1",
+    ]
+    settings += ["goal=none", "division=open", "force=true", f"data_root={folder}/data"]
+    settings += [f"output_root={folder}", f"tracking_uri=sqlite:///{folder}/mlflow.db"]
+    return settings + (["task.validate_at=[1.0]"] if task in LATEST_VALIDATION else [])
 
 
 def run_mlbench(task: str, workers: int, epochs: int, folder: Path) -> Record:
@@ -133,10 +138,12 @@ def run_mlbench(task: str, workers: int, epochs: int, folder: Path) -> Record:
     return load(max(folder.glob("*/record.json"), key=lambda path: path.stat().st_mtime))
 
 
-def torchrun(workers: int, module: str, *words: str) -> float:
+def torchrun(workers: int, module: str, *arguments: str) -> float:
     """Train with a module under torchrun; return samples/s."""
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={workers}", "--standalone"]
-    done = _call([*command, "-m", module, *words], **({} if "malloc=default" in words else KEEP_FREED))
+    done = _call(
+        [*command, "-m", module, *arguments], **({} if "malloc=default" in arguments else KEEP_FREED)
+    )
     return json.loads(done.splitlines()[-1])["samples_per_s"]
 
 

@@ -32,15 +32,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first", type=int, default=1, help="the first seed; the others follow it")
     parser.add_argument("--output", type=Path, default=Path("runs"), help="output_root of the runs")
-    parser.add_argument("words", nargs="*", help="name=value words of the experiment")
+    parser.add_argument("overrides", nargs="*", help="name=value overrides of the experiment")
     options = parser.parse_args(arguments)
     output, records = options.output.absolute(), []
     for seed in range(options.first, options.first + options.seeds):
-        words = [*options.words, f"seed={seed}", f"output_root={output}"]
+        overrides = [*options.overrides, f"seed={seed}", f"output_root={output}"]
         done = subprocess.run(
-            [sys.executable, "-m", "mlbench.run", *words], cwd=ROOT, capture_output=True, text=True
+            [sys.executable, "-m", "mlbench.run", *overrides], cwd=ROOT, capture_output=True, text=True
         )
-        runs = find(output, key=key(compose(words)), seed=seed)
+        runs = find(output, key=key(compose(overrides)), seed=seed)
         attempts = [run for run in runs if obstacle(run) is None]
         if not attempts:
             raise SystemExit(f"seed {seed} left no record:\n{done.stdout}\n{done.stderr}")

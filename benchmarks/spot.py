@@ -61,8 +61,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     print(origin(__file__, arguments, "one thread a worker"), end="\n\n")
     with tempfile.TemporaryDirectory() as folder:
-        words = [f"task={TASK}", f"task.epochs={EPOCHS}", "goal=none", f"data_root={folder}/data"]
-        experiment = compose([*words, "division=open"])
+        overrides = [f"task={TASK}", f"task.epochs={EPOCHS}", "goal=none", f"data_root={folder}/data"]
+        experiment = compose([*overrides, "division=open"])
         registry.load(TASK).prepare(experiment.task, Path(folder) / "data")
         fitted = [timings(run(experiment, k)) for _ in range(options.undisturbed) for k in (1, WORKERS)]
         undisturbed = [each for each in fitted if each.workers == WORKERS]
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def predict(fitted: Sequence[RunTimings], experiment: Experiment, spot: Spot) -> forecast.Interval:
+def predict(fitted: Sequence[RunTimings], experiment: Experiment, spot: Spot) -> forecast.PredictedInterval:
     """Return the time on spot nodes that `mlbench.predict` expects from undisturbed runs."""
     node = experiment.hardware.model_copy(update={"workers_per_node": 1})
     runs = Measurements(TASK, TASK, tuple(fitted), node, "fp32", None, backend="gloo")

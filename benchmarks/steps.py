@@ -91,17 +91,17 @@ def main(arguments: Sequence[str]) -> int:
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         for name in options.tasks or TRAINED:
-            words = variants(name) if options.variants else ()
-            found = measure(
+            overrides = variants(name) if options.variants else ()
+            result = measure(
                 name,
                 options.scale,
                 options.data or Path(folder),
                 rounds=options.rounds,
                 clock=clock,
-                words=words,
+                overrides=overrides,
                 parts=options.parts,
             )
-            more = rows(name, options.scale, found)
+            more = rows(name, options.scale, result)
             print("\n".join(more), file=sys.stderr, flush=True)
             lines += more
             gc.collect()  # models and loops refer to each other
@@ -127,7 +127,7 @@ def measure(
     *,
     rounds: int,
     clock: Clock = monotonic,
-    words: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     parts: bool = False,
 ) -> Measured:
     """Return every side's seconds a step in each round."""
@@ -139,7 +139,7 @@ def measure(
     sides: dict[str, Callable[..., None]] = {"ours": Ours(setup, worker).train_steps}
     if parts:
         sides |= without_parts(config, root)
-    for word in ("", *words):
+    for word in ("", *overrides):
         chosen = dict([word.split("=")]) if word else {}
         reference = build(config, size, chosen)
         sides[word or "reference"] = by_reference(reference, setup, chosen)
@@ -210,11 +210,11 @@ def without_parts(config: Any, root: Path) -> dict[str, Callable[..., None]]:
 
 
 def by_reference(
-    reference: Reference, setup: TrainingSetup, words: dict[str, str]
+    reference: Reference, setup: TrainingSetup, overrides: dict[str, str]
 ) -> Callable[[Sequence[Any]], None]:
     """Return the reference's way through the steps, at the lr that our side has reached."""
-    net: Any = torch.compile(reference.model) if "compile" in words else reference.model
-    precision = autocast(words)
+    net: Any = torch.compile(reference.model) if "compile" in overrides else reference.model
+    precision = autocast(overrides)
 
     def train(steps: Sequence[Any]) -> None:
         reference.model.train()
@@ -250,56 +250,56 @@ def stand_in(name: str) -> Iterator[None]:
     module = import_module(f"mlbench.tasks.{where}.data")
     opened = module.open_dataset
 
-    def shaped(folder: Path, **words: Any) -> Any:
-        return SHAPED[name](opened(folder, **words))
+    def shaped(folder: Path, **arguments: Any) -> Any:
+        return SHAPED[name](opened(folder, **arguments))
 
     with mock.patch.object(module, "open_dataset", shaped):
         yield
 
 
-def _wide_rows(found: Any) -> Any:
-    train, test = found
+def _wide_rows(dataset: Any) -> Any:
+    train, test = dataset
     return [
         rows._replace(features=rows.features[:4096].repeat(1, 10), labels=rows.labels[:4096])
-        for rows in found
+        for rows in dataset
     ]
 
 
-def _long_sentences(found: Any, pieces: int) -> Any:
+def _long_sentences(dataset: Any, pieces: int) -> Any:
     """Return two sentences as one, about as long as WMT's, and a vocabulary of `pieces`."""
     train = replace(
-        found.train,
-        source_offsets=found.train.source_offsets[::2],
-        target_offsets=found.train.target_offsets[::2],
+        dataset.train,
+        source_offsets=dataset.train.source_offsets[::2],
+        target_offsets=dataset.train.target_offsets[::2],
     )
-    padding = pa.array([""] * (pieces - len(found.pieces)), found.pieces.type)
-    return replace(found, train=train, pieces=pa.chunked_array([*found.pieces.chunks, padding]))
+    padding = pa.array([""] * (pieces - len(dataset.pieces)), dataset.pieces.type)
+    return replace(dataset, train=train, pieces=pa.chunked_array([*dataset.pieces.chunks, padding]))
 
 
 SHAPED: dict[str, Callable[[Any], Any]] = {
     "logreg": _wide_rows,
-    "resnet20": lambda found: found,
-    "resnet50": lambda found: replace(found, classes=[str(number) for number in range(1000)]),
-    "awdlstm": lambda found: found._replace(vocabulary=VOCABULARY["awdlstm"]),
-    "gnmt": lambda found: _long_sentences(found, VOCABULARY["gnmt"]),
-    "transformer": lambda found: _long_sentences(found, VOCABULARY["transformer"]),
-    "gpt": lambda found: found,
+    "resnet20": lambda dataset: dataset,
+    "resnet50": lambda dataset: replace(dataset, classes=[str(number) for number in range(1000)]),
+    "awdlstm": lambda dataset: dataset._replace(vocabulary=VOCABULARY["awdlstm"]),
+    "gnmt": lambda dataset: _long_sentences(dataset, VOCABULARY["gnmt"]),
+    "transformer": lambda dataset: _long_sentences(dataset, VOCABULARY["transformer"]),
+    "gpt": lambda dataset: dataset,
 }
 
 
-def rows(name: str, scale: str, found: Measured) -> list[str]:
+def rows(name: str, scale: str, result: Measured) -> list[str]:
     """Return a task's rows of the table: ours against the reference, then the variants against it."""
-    reference = found.sides["reference"]
+    reference = result.sides["reference"]
     lines = []
-    for side, seconds in found.sides.items():
+    for side, seconds in result.sides.items():
         if side == "reference":
             continue
         ratios = [theirs / own for own, theirs in zip(seconds, reference, strict=True)]
         ends = interval(ratios)
         between = f"{ends.low:.3f} to {ends.high:.3f}" if ends else ""
         own, theirs = (f"{1e3 * median(each):.4g}" for each in (seconds, reference))
-        step = f"{found.batch:.0f} {found.unit}"
-        cells = (name, scale, step, found.steps, side, f"{median(ratios):.3f}", between, own, theirs)
+        step = f"{result.batch:.0f} {result.unit}"
+        cells = (name, scale, step, result.steps, side, f"{median(ratios):.3f}", between, own, theirs)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
 

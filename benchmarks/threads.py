@@ -45,9 +45,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("overrides", nargs="+", metavar="name=value")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        words = [*options.overrides, "force=true", f"output_root={folder}", "goal=none"]
-        words.append(f"tracking_uri=sqlite:///{folder}/mlflow.db")
-        command = [sys.executable, "-m", "mlbench.run", *words]
+        overrides = [*options.overrides, "force=true", f"output_root={folder}", "goal=none"]
+        overrides.append(f"tracking_uri=sqlite:///{folder}/mlflow.db")
+        command = [sys.executable, "-m", "mlbench.run", *overrides]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as run:
             await_validation(run, Path(folder))
             before, begin = threads(), monotonic()
@@ -78,9 +78,9 @@ def threads() -> dict[tuple[int, int], Thread]:
     for process in psutil.process_iter(["name", "cmdline"]):
         title = process.info["name"] or ""
         if title.startswith("python"):  # the script says more
-            words = [Path(word).stem for word in process.info["cmdline"] or () if word.endswith(".py")]
-            words += [word for word in process.info["cmdline"] or () if word.startswith("mlbench.")]
-            title = words[0] if words else title
+            programs = [Path(word).stem for word in process.info["cmdline"] or () if word.endswith(".py")]
+            programs += [word for word in process.info["cmdline"] or () if word.startswith("mlbench.")]
+            title = programs[0] if programs else title
         with suppress(OSError):
             for name in os.listdir(f"/proc/{process.pid}/task"):
                 with suppress(OSError):
@@ -105,10 +105,10 @@ def rows(
         then = before.get(key, Thread(now.name, 0.0, 0.0, 0))
         shares = [(new - old) / seconds for new, old in zip(now[1:], then[1:], strict=True)]
         name = f"{now.name}, training thread {key[1]}" if shares[0] > 0.5 else now.name
-        sums[name] = [one + other for one, other in zip(sums[name], shares, strict=True)]
+        sums[name] = [total + other for total, other in zip(sums[name], shares, strict=True)]
     small = {name for name, shares in sums.items() if shares[0] < SHARE}
     sums["others"] = [sum(places) for places in zip(NOTHING, *map(sums.pop, small), strict=True)]
-    return sorted(sums.items(), key=lambda one: -one[1][0])
+    return sorted(sums.items(), key=lambda item: -item[1][0])
 
 
 if __name__ == "__main__":

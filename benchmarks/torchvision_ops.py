@@ -34,8 +34,8 @@ def load() -> ModuleType:
 
 def _operators_load() -> bool:
     """Load the library of torchvision's operators as torchvision is going to, if that is possible."""
-    found = find_spec("torchvision")
-    (folder,) = (found and found.submodule_search_locations) or [""]
+    spec = find_spec("torchvision")
+    (folder,) = (spec and spec.submodule_search_locations) or [""]
     library = FileFinder(folder, (ExtensionFileLoader, EXTENSION_SUFFIXES)).find_spec("_C")
     try:
         torch.ops.load_library(library.origin if library else None)

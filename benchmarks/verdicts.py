@@ -54,8 +54,8 @@ def main() -> int:
 
 def power(counts: Sequence[int], *, pairs: int) -> list[str]:
     """Return how often equal and different samples get a verdict, by spread and n."""
-    found = [(spread, more) for spread in SPREADS for more in MORE[spread]]
-    header = [f"{100 * more:.0f} % at {100 * spread:.0f} %" for spread, more in found]
+    cases = [(spread, more) for spread in SPREADS for more in MORE[spread]]
+    header = [f"{100 * more:.0f} % at {100 * spread:.0f} %" for spread, more in cases]
     least = [f"80 % at {100 * spread:.0f} %" for spread in SPREADS]
     lines = table(["runs a side", "wrong, interval alone", "wrong, verdict", *header, *least])
     for n in counts:
@@ -64,9 +64,9 @@ def power(counts: Sequence[int], *, pairs: int) -> list[str]:
             shares = [
                 share(independent(0.27), n, pairs, shown, paired=paired) for shown in (interval, verdict)
             ]
-            cells.append([f"{100 * one:.1f} %" for one in shares])
+            cells.append([f"{100 * value:.1f} %" for value in shares])
         row = [f"{plain} (in pairs {paired})" for plain, paired in zip(*cells, strict=True)]
-        for spread, more in found:
+        for spread, more in cases:
             row.append(f"{100 * share(shifted(spread, more), n, pairs, slower):.0f} %")
         for spread in SPREADS:
             x, y = np.random.default_rng(1).normal(0, spread, size=(2, pairs, n))
@@ -138,7 +138,7 @@ def adaptive(*, pages: int) -> list[str]:
                 drawn = random.normal(0, 0.1, size=(curves, sequential.MOST))
                 drawn[0] += math.log1p(more)
                 samples = study(np.exp(drawn))
-                best = int(np.argmin([np.median(one) for one in samples]))
+                best = int(np.argmin([np.median(sample) for sample in samples]))
                 slow = {slow for slow, fast in compare.slower_of_all(samples) if fast == best}
                 wrong += bool(slow - {0} if more else slow)
                 right += 0 in slow
@@ -199,7 +199,7 @@ def shifted(spread: float, more: float) -> Samples:
 
 def seeds() -> Array:
     """Return the times of resnet20's ten published seeds, s."""
-    section = next(one for one in RESULTS.read_text().split("\n### ") if one.startswith("resnet20, mini"))
+    section = next(part for part in RESULTS.read_text().split("\n### ") if part.startswith("resnet20, mini"))
     cells = [line.split("|") for line in section.splitlines() if re.match(r"\| \d", line)]
     return np.array([float(row[4]) for row in cells])
 

@@ -22,9 +22,9 @@ from mlbench.training.loop import train
 from mlbench.training.worker import Worker, control_group
 
 
-def main(words: Sequence[str]) -> None:
+def main(overrides: Sequence[str]) -> None:
     """Train as one rank of torchrun; rank 0 prints the rate."""
-    experiment = compose(words)
+    experiment = compose(overrides)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     precision.allow_tf32(False)

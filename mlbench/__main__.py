@@ -22,21 +22,21 @@ USER_ERROR = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command by its name; return its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] in ("-h", "--help", "help"):
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
         print("usage: mlbench COMMAND ...\n")
         print("\n".join(f"  {name:10}{meaning}" for name, meaning in COMMANDS.items()))
         print("\nmlbench COMMAND --help explains a command; mlbench --completion bash prints tab completion.")
-        return 0 if words else USER_ERROR
-    if words[0] == "--version":
+        return 0 if arguments else USER_ERROR
+    if arguments[0] == "--version":
         print(f"mlbench {mlbench.__version__}")
         return 0
-    if words[0] in ("--completion", "--complete"):
-        return _complete(*words)
-    if words[0] not in COMMANDS:
-        print(f"mlbench: {words[0]} is unknown{_meant(words[0])}", file=sys.stderr)
+    if arguments[0] in ("--completion", "--complete"):
+        return _complete(*arguments)
+    if arguments[0] not in COMMANDS:
+        print(f"mlbench: {arguments[0]} is unknown{_meant(arguments[0])}", file=sys.stderr)
         return USER_ERROR
-    return import_module(f"mlbench.{words[0]}").main(words[1:])
+    return import_module(f"mlbench.{arguments[0]}").main(arguments[1:])
 
 
 def _meant(word: str) -> str:
@@ -57,8 +57,8 @@ def _complete(option: str, shell: str = "", line: str = "") -> int:
     from mlbench.terminal import completion
 
     if shell not in completion.SHELLS:
-        known = " or ".join(completion.SHELLS)
-        print(f"mlbench: {option} takes {known}, got: {shell or 'nothing'}", file=sys.stderr)
+        choices = " or ".join(completion.SHELLS)
+        print(f"mlbench: {option} takes {choices}, got: {shell or 'nothing'}", file=sys.stderr)
         return USER_ERROR
     script = option == "--completion"
     print(completion.SHELLS[shell] if script else "\n".join(completion.replies(shell, line, list(COMMANDS))))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 BOOT_S = 2.0  # s that Python may take to come to mlbench's first import, from a cold disk, too
 
 
-class Epoch(NamedTuple):
+class ClockEpoch(NamedTuple):
     """When the clock `clock_id`, which counts from a host's boot, stood at 0, s since 1970."""
 
     clock_id: str
@@ -42,12 +42,12 @@ def iso(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
 
 
-def epoch() -> Epoch:
+def epoch() -> ClockEpoch:
     """Return what `wall` counts from here, for other processes of the run."""
     return _epoch
 
 
-def adopt(epoch: Epoch) -> None:
+def adopt(epoch: ClockEpoch) -> None:
     """Let `wall` count as in the process that `epoch` is of; on another host nothing changes."""
     global _epoch
     if epoch.clock_id == _epoch.clock_id:
@@ -97,4 +97,4 @@ def _boot(looks: int = 5) -> float:
 
 
 _IMPORTED = _since_boot()  # mlbench/__init__.py imports this module before anything else
-_epoch = Epoch(host_clock_id(), _boot())
+_epoch = ClockEpoch(host_clock_id(), _boot())

@@ -67,10 +67,10 @@ def _check(args: Args) -> int:
       srun --ntasks-per-node=1 python -m mlbench.cluster check address=node1
       python -m mlbench.cluster check rank=1 machines=4 address=node1
     """
-    found = machines.measured(args.settings)
-    if found["rank"] == 0:
-        print(json.dumps(found, indent=1) if args.json else machines.text(found))
-    return FAILED if found["faults"] else OK
+    result = machines.measured(args.settings)
+    if result["rank"] == 0:
+        print(json.dumps(result, indent=1) if args.json else machines.text(result))
+    return FAILED if result["faults"] else OK
 
 
 PRICES = {

@@ -79,7 +79,7 @@ def _verify(args: Args) -> int:
     experiments = _experiments(args)
     root = experiments[0].data_root
     if any(word.startswith("task=") for word in args.arguments):
-        folders = [root / one.task.dataset for one in experiments]
+        folders = [root / experiment.task.dataset for experiment in experiments]
     else:
         folders = sorted(path.parent for path in root.glob(f"[!.]*/{arrow.MANIFEST}"))
     if not folders:

@@ -40,16 +40,16 @@ def _doctor(args: Args) -> int:
       python -m mlbench.doctor
       python -m mlbench.doctor data_root=/data --json
     """
-    found = list(checks(Path(args.settings["data_root"]), args.output_root))
+    results = list(checks(Path(args.settings["data_root"]), args.output_root))
     if args.json:
-        print(json.dumps([asdict(check) for check in found], indent=2))
+        print(json.dumps([asdict(check) for check in results], indent=2))
     else:
-        width = max(len(check.name) for check in found)
+        width = max(len(check.name) for check in results)
         marks = {"here": " ", "absent": "-", "fault": "!"}
-        for check in found:
+        for check in results:
             way = f" ({check.way})" if check.way else ""
-            say(f"{marks[check.state]} {check.name:{width}}  {check.found}{way}")
-    return FAILED if any(check.state == "fault" for check in found) else OK
+            say(f"{marks[check.state]} {check.name:{width}}  {check.detail}{way}")
+    return FAILED if any(check.state == "fault" for check in results) else OK
 
 
 def checks(data_root: Path, output_root: Path) -> Iterator[Check]:
@@ -73,15 +73,19 @@ def _packages() -> Iterator[Check]:
         yield Check("mlbench", "fault", "runs from a folder and is not installed", "pip install -e .")
         return
     yield Check("mlbench", "here", f"{metadata.version(PACKAGE)}, {Path(__file__).parent}")
-    base = [one for one in listed if "extra" not in str(one.marker)]
-    wrong = [text for one in base if (text := _differs(one))]
+    base = [requirement for requirement in listed if "extra" not in str(requirement.marker)]
+    wrong = [text for requirement in base if (text := _differs(requirement))]
     way = f"pip install --upgrade {PACKAGE}, or from a checkout -r requirements.txt"
-    found = ", ".join(wrong) or f"all {len(base)} as required"
-    yield Check("packages", "fault" if wrong else "here", found, way if wrong else "")
+    description = ", ".join(wrong) or f"all {len(base)} as required"
+    yield Check("packages", "fault" if wrong else "here", description, way if wrong else "")
     for extra in metadata.metadata(PACKAGE).get_all("Provides-Extra") or ():
-        own = [one for one in listed if one.marker and one.marker.evaluate({"extra": extra})]
-        own = [one for one in own if one not in base]
-        lacking = [text for one in own if (text := _differs(one))]
+        own = [
+            requirement
+            for requirement in listed
+            if requirement.marker and requirement.marker.evaluate({"extra": extra})
+        ]
+        own = [requirement for requirement in own if requirement not in base]
+        lacking = [text for requirement in own if (text := _differs(requirement))]
         if lacking:
             yield Check(f"extra {extra}", "absent", ", ".join(lacking), f"pip install '{PACKAGE}[{extra}]'")
 
@@ -112,8 +116,8 @@ def _torch() -> Iterator[Check]:
     elif gpus:
         yield Check("GPUs", "here", f"{len(gpus)} x {gpus[0].name}, driver {gpus[0].driver}")
     else:
-        found = reason or "none with an NVIDIA driver"
-        yield Check("GPUs", "absent", found, "backend=nccl needs them, gloo does not")
+        description = reason or "none with an NVIDIA driver"
+        yield Check("GPUs", "absent", description, "backend=nccl needs them, gloo does not")
     if torch.distributed.is_available() and torch.distributed.is_nccl_available():
         from torch.cuda import nccl
 

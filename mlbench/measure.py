@@ -28,10 +28,10 @@ _line: list[str] = []  # the command to measure, which is none of mlbench's word
 
 def main(argv: Sequence[str]) -> int:
     """Measure what stands after the first `--`; return the exit code."""
-    words = list(argv)
-    cut = words.index("--") if "--" in words else len(words)
-    _line[:] = words[cut + 1 :]
-    return run_command(COMMAND, words[:cut] or [f"listen={SETTINGS['listen'][0]}"] * bool(_line))
+    arguments = list(argv)
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    _line[:] = arguments[cut + 1 :]
+    return run_command(COMMAND, arguments[:cut] or [f"listen={SETTINGS['listen'][0]}"] * bool(_line))
 
 
 def measure(
@@ -49,7 +49,9 @@ def measure(
     The run is written by rank 0, in the folder `runs`, with a card at the end; where a command of mlbench has
     started the script, by that command. Raises UserError where several ranks have no process group yet.
     """
-    return in_script.Measurement(metric, goal, direction=direction, words=overrides, output=show.Terminal())
+    return in_script.Measurement(
+        metric, goal, direction=direction, overrides=overrides, output=show.Terminal()
+    )
 
 
 @COMMAND.verb("", "[name=value ...] -- COMMAND ...", settings=SETTINGS)

@@ -142,11 +142,11 @@ def _show(args: Args) -> int:
 
         word = sync.run_id_of(word, default_store(args.output_root)) or word
     folder = run_folders.folder(args.output_root, word)
-    one = reader.load(folder / "record.json")
+    record = reader.load(folder / "record.json")
     if args.json:
-        print(one.model_dump_json(indent=2))
+        print(record.model_dump_json(indent=2))
     else:
-        show.stored(one, folder=folder, tracking_uri=_uri(args, one), full=args.options.full)
+        show.stored(record, folder=folder, tracking_uri=_uri(args, record), full=args.options.full)
     return OK
 
 
@@ -158,7 +158,7 @@ def _show_study(args: Args, name: str) -> int:
 
     records = run_folders.study(args.output_root, name)
     if args.json:
-        print(json.dumps([one.model_dump(mode="json") for one in records], indent=2))
+        print(json.dumps([record.model_dump(mode="json") for record in records], indent=2))
         return OK
     groups = grouping.groups(
         records, with_disturbed=args.options.with_disturbed, histories=study.histories(args.output_root)
@@ -249,10 +249,10 @@ def _export(args: Args) -> int:
     single = to.suffix == ".zip"
     if single and len(records) > 1:
         raise UserError(f"to={to} is one file for {len(records)} runs", hint="to=FOLDER takes them all")
-    for one in records:
-        target = to if single else to / f"{one.run_id}.zip"
+    for record in records:
+        target = to if single else to / f"{record.run_id}.zip"
         target.parent.mkdir(parents=True, exist_ok=True)
-        print(export(args.output_root / one.run_id, target, mllog=mllog.text), flush=True)
+        print(export(args.output_root / record.run_id, target, mllog=mllog.text), flush=True)
     if not single:
         for path in submission.export_studies(args.output_root, records, to):
             print(path)
@@ -288,7 +288,7 @@ def _import(args: Args) -> int:
         if not args.json:
             print(f"{run.run_id}: {outcome}", flush=True)
     _total(args, outcomes, ("imported", "present", "refused"))
-    return USER_ERROR if any(one["outcome"] == "refused" for one in outcomes) else OK
+    return USER_ERROR if any(outcome["outcome"] == "refused" for outcome in outcomes) else OK
 
 
 @COMMAND.verb("check", "PATH ...", options=JSON | flag("--markdown", "print the comment of a pull request"))
@@ -306,16 +306,16 @@ def _check(args: Args) -> int:
 
     if not args.arguments:
         raise UserError("check takes folders of submissions", hint="check --help")
-    places = [place for path in args.arguments for place in submission.folders(Path(path)) or [Path(path)]]
-    checked = [submission.check(place) for place in dict.fromkeys(places)]
-    entries = leaderboard.entries([one for one in checked if not one.refusals])
+    places = [folder for path in args.arguments for folder in submission.folders(Path(path)) or [Path(path)]]
+    checked = [submission.check(folder) for folder in dict.fromkeys(places)]
+    entries = leaderboard.entries([result for result in checked if not result.refusals])
     if args.json:
-        print(json.dumps([leaderboard.verdict(one, entries) for one in checked], indent=2))
+        print(json.dumps([leaderboard.verdict(result, entries) for result in checked], indent=2))
     elif args.options.markdown:
-        print("\n".join(leaderboard.markdown(one, entries) for one in checked))
+        print("\n".join(leaderboard.markdown(result, entries) for result in checked))
     else:
-        say("\n".join(line for one in checked for line in leaderboard.lines(one, entries)))
-    return FAILED if any(one.refusals for one in checked) else OK
+        say("\n".join(line for result in checked for line in leaderboard.lines(result, entries)))
+    return FAILED if any(result.refusals for result in checked) else OK
 
 
 @COMMAND.verb(
@@ -380,11 +380,14 @@ def _site(args: Args) -> int:
     to = _folder(args, args.output_root / "site")
     refused = False
     handed_in = [
-        submission.check(place) for path in args.arguments for place in submission.folders(Path(path))
+        submission.check(folder) for path in args.arguments for folder in submission.folders(Path(path))
     ]
-    for one in handed_in:
-        refused |= bool(one.refusals)
-        say("\n".join(f"mlbench: {one.entity}/{one.name}: {why}" for why in one.refusals), file=sys.stderr)
+    for result in handed_in:
+        refused |= bool(result.refusals)
+        say(
+            "\n".join(f"mlbench: {result.entity}/{result.name}: {why}" for why in result.refusals),
+            file=sys.stderr,
+        )
     records = [run for path in args.arguments for run in run_folders.readable(Path(path))]
     zips = [path for path in args.arguments if not submission.folders(Path(path))]
     for _, run, _ in archive.load(archive.paths([path for path in zips if not _runs_below(path)])):
@@ -393,10 +396,10 @@ def _site(args: Args) -> int:
             say(f"mlbench: {run}", file=sys.stderr)
         else:
             records.append(run)
-    accepted = [one for one in handed_in if not one.refusals]
+    accepted = [result for result in handed_in if not result.refusals]
     if not records and not accepted:
         raise UserError("there is no run in these exports", hint="results export writes them")
-    records = list({one.run_id: one for one in records}.values())
+    records = list({record.run_id: record for record in records}.values())
     for path in site.write(records, to, submissions=accepted, predict=args.options.predict):
         print(path)
     return USER_ERROR if refused else OK
@@ -491,7 +494,7 @@ def _delete(args: Args) -> int:
         uri = args.settings["tracking_uri"] or default_store(args.output_root)
         runs = [(broken.name, uri)]
     else:
-        runs = [(one.run_id, _uri(args, one)) for one in _some(args)]
+        runs = [(record.run_id, _uri(args, record)) for record in _some(args)]
     if not args.options.yes:
         count = format.counted(len(runs), "run")
         for name, _ in runs:
@@ -504,10 +507,10 @@ def _delete(args: Args) -> int:
             return OK
     outcomes = []
     for name, uri in runs:
-        known = importer.delete(args.output_root / name, uri)
-        outcomes.append({"run": name, "outcome": "deleted", "mlflow": known})
+        in_mlflow = importer.delete(args.output_root / name, uri)
+        outcomes.append({"run": name, "outcome": "deleted", "mlflow": in_mlflow})
         if not args.json:
-            say(f"{name}: deleted" + ("" if known else "; it was not in MLflow"))
+            say(f"{name}: deleted" + ("" if in_mlflow else "; it was not in MLflow"))
     _total(args, outcomes, ("deleted",))
     return OK
 
@@ -527,10 +530,10 @@ def _sync(args: Args) -> int:
     uri = args.settings["tracking_uri"] or None
     outcomes = []
     usable, _ = run_index.entries(_existing(args))
-    for one in sync.sync_runs(args.output_root, uri, usable=usable, draw=show.draw_figures):
-        outcomes.append(vars(one))
-        if not args.json and one.outcome != "present":
-            say(f"{one.run_id}: {one.outcome}" + (f": {one.why}" if one.why else ""))
+    for result in sync.sync_runs(args.output_root, uri, usable=usable, draw=show.draw_figures):
+        outcomes.append(vars(result))
+        if not args.json and result.outcome != "present":
+            say(f"{result.run_id}: {result.outcome}" + (f": {result.why}" if result.why else ""))
     studies = dict(sync.sync_studies(args.output_root, uri, summarize=study_summary.summary))
     for name, why in studies.items():
         if why or not args.json:
@@ -540,7 +543,9 @@ def _sync(args: Args) -> int:
         _total(args, outcomes, sync.OUTCOMES)
     elif not studies:
         print(_none(args), file=sys.stderr)
-    return FAILED if any(studies.values()) or any(one["outcome"] == "failed" for one in outcomes) else OK
+    return (
+        FAILED if any(studies.values()) or any(outcome["outcome"] == "failed" for outcome in outcomes) else OK
+    )
 
 
 @COMMAND.verb("verify", "[FILTER ...]", settings=OUTPUT_ROOT, options=JSON)
@@ -565,7 +570,7 @@ def _verify(args: Args) -> int:
     for complaint in complaints:  # whatever was selected, nobody knows what these are
         say(complaint, file=sys.stderr)
     _total(args, outcomes, reader.VERDICTS)
-    good = not complaints and all(one["outcome"] == reader.VERDICTS[0] for one in outcomes)
+    good = not complaints and all(outcome["outcome"] == reader.VERDICTS[0] for outcome in outcomes)
     return OK if good else FAILED
 
 
@@ -617,11 +622,11 @@ def _records(args: Args, names: Sequence[str]) -> list[Record]:
     return records
 
 
-def _selection(args: Args, runs: Mapping[str, run_index.Entry], words: Sequence[str]) -> list[str]:
+def _selection(args: Args, runs: Mapping[str, run_index.IndexEntry], filters: Sequence[str]) -> list[str]:
     """Return the names of the runs that the words select."""
-    names = [word.partition("=")[0] for word in words if "=" in word]
+    names = [word.partition("=")[0] for word in filters if "=" in word]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        values = ",".join(word.partition("=")[2] for word in words if word.startswith(f"{twice}="))
+        values = ",".join(word.partition("=")[2] for word in filters if word.startswith(f"{twice}="))
         raise UserError(f"{twice} is given twice", hint=f"a comma means or: {twice}={values}")
 
     def study(names: str) -> list[str]:
@@ -629,12 +634,12 @@ def _selection(args: Args, runs: Mapping[str, run_index.Entry], words: Sequence[
         for name in names.split(","):
             members = [run for run in runs if runs[run].fields.get("study") == name]
             planned = run_folders.study(args.output_root, name, members=members)
-            chosen += [*members, *(one.run_id for one in planned)]
+            chosen += [*members, *(record.run_id for record in planned)]
         return chosen
 
-    chosen = select.select(list(runs), words, fields=lambda name: runs[name].fields, studies=study)
-    plain = [word for word in words if not chosen and not {"=", ":"} & set(word)]
-    named = {one.fields.get("study") for one in runs.values()}
+    chosen = select.select(list(runs), filters, fields=lambda name: runs[name].fields, studies=study)
+    plain = [word for word in filters if not chosen and not {"=", ":"} & set(word)]
+    named = {entry.fields.get("study") for entry in runs.values()}
     if name := next((w for w in plain if w in named or run_folders.is_study(args.output_root, w)), None):
         raise UserError(f"no finished run is called {name!r}", hint=f"it is a study: study:{name}")
     if compared := next((word for word in plain if {"<", ">"} & set(word)), None):
@@ -642,7 +647,7 @@ def _selection(args: Args, runs: Mapping[str, run_index.Entry], words: Sequence[
     return chosen
 
 
-def _runs(args: Args) -> dict[str, run_index.Entry]:
+def _runs(args: Args) -> dict[str, run_index.IndexEntry]:
     """Return all runs by name, oldest first; name those that cannot be read."""
     runs, complaints = run_index.entries(_existing(args))
     for complaint in complaints:
@@ -676,10 +681,10 @@ def _none(args: Args) -> str:
     if not args.arguments:
         return where
     runs, _ = run_index.entries(args.output_root)
-    known = [one.fields for one in runs.values()]
+    rows = [entry.fields for entry in runs.values()]
     for word in args.arguments:
         name, equals, value = word.partition("=")
-        values = {str(one[name]) for one in known if one.get(name) is not None} if equals else set()
+        values = {str(row[name]) for row in rows if row.get(name) is not None} if equals else set()
         if values and value not in values and "," not in value:
             return f"{where} matches {word}{suggest(value, sorted(values))}"
     return f"{where} matches {' '.join(args.arguments)}"
@@ -704,18 +709,18 @@ def _count(args: Args, name: str) -> int:
     return int(text)
 
 
-def _uri(args: Args, one: Record) -> str:
+def _uri(args: Args, record: Record) -> str:
     """Return the store that has a run: the one given, else its own, else the default."""
-    own = one.experiment.tracking_uri
+    own = record.experiment.tracking_uri
     return args.settings.get("tracking_uri") or own or default_store(args.output_root)
 
 
-def _total(args: Args, outcomes: list[dict[str, Any]], known: Sequence[str]) -> None:
+def _total(args: Args, outcomes: list[dict[str, Any]], names: Sequence[str]) -> None:
     """Print how many there were of each outcome, or all of them as JSON."""
     if args.json:
         print(json.dumps(outcomes, indent=2))
         return
-    counts = {word: sum(one["outcome"] == word for one in outcomes) for word in known}
+    counts = {word: sum(outcome["outcome"] == word for outcome in outcomes) for word in names}
     print(", ".join(f"{count} {word}" for word, count in counts.items() if count))
 
 

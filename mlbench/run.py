@@ -124,7 +124,7 @@ def _run(args: Args) -> int:
             return OK
         name = experiment.cluster.name
         if remote_run.takes(name):
-            settings = remote_run.Settings.parse(args.settings)
+            settings = remote_run.SubmitSettings.parse(args.settings)
             record = remote_run.execute(
                 experiment,
                 begun=command_started,
@@ -146,11 +146,11 @@ def _run(args: Args) -> int:
         return FAILED if streams.discarded and code == OK else code
 
 
-def _new(words: Sequence[str]) -> int:
+def _new(arguments: Sequence[str]) -> int:
     """Write the package of a new task and say what comes next."""
-    if len(words) != 1 or not words[0].startswith("task="):
-        raise UserError(f"--new takes task=NAME alone, got: {' '.join(words) or 'nothing'}")
-    name = words[0].removeprefix("task=")
+    if len(arguments) != 1 or not arguments[0].startswith("task="):
+        raise UserError(f"--new takes task=NAME alone, got: {' '.join(arguments) or 'nothing'}")
+    name = arguments[0].removeprefix("task=")
     folder = new_task.write(name, Path.cwd())
     print(f"{folder.name}/ has the task {name} in {folder.name}/{folder.name}; next:")
     print(f"  cd {folder.name} && pip install -e .   # found by its entry points from then on")
@@ -159,14 +159,14 @@ def _new(words: Sequence[str]) -> int:
     return OK
 
 
-def _manifest(experiment: Experiment, words: Sequence[str]) -> str:
+def _manifest(experiment: Experiment, overrides: Sequence[str]) -> str:
     """Return what a run would create on its cluster, as YAML that `kubectl apply -f -` takes."""
     name = experiment.cluster.name
     cluster = connection.load(name)
     if not hasattr(cluster, "manifest"):
         hint = f"--cfg manifest shows what {connection.offering('manifest')} would create"
         raise UserError(f"cluster={name} creates nothing that a manifest could show", hint=hint)
-    return yaml.safe_dump_all(cluster.manifest(experiment, words), sort_keys=False)
+    return yaml.safe_dump_all(cluster.manifest(experiment, overrides), sort_keys=False)
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def _sweep(args: Args) -> int:
 def _finish(outcome: StudyResult) -> int:
     """Publish what was measured, and say where it is and what it lacks; return the exit code."""
     groups = [] if outcome.interrupted else publish(outcome)
-    for sentence in [*(f"not measured: {one}" for one in outcome.unmeasured), *outcome.notes]:
+    for sentence in [*(f"not measured: {trial}" for trial in outcome.unmeasured), *outcome.notes]:
         print(sentence, file=sys.stderr)
     if groups:
         print(sweep_view.answer(groups))

@@ -47,7 +47,11 @@ def networks(name: str) -> list[str]:
     pq.write_table(pa.Table.from_pylist([network.row(cell) for cell in cells]), parquet)
     png.write_bytes(network.png(cells, about=name))
     quantities: tuple[analysis.Quantity, ...] = ("step_s", "time_to_accuracy")
-    lines = [f"{quantity}: {one}" for quantity in quantities for one in analysis.break_evens(cells, quantity)]
+    lines = [
+        f"{quantity}: {break_even}"
+        for quantity in quantities
+        for break_even in analysis.break_evens(cells, quantity)
+    ]
     errors = [abs(cell.error) for cell in cells if cell.error is not None]
     if errors:
         lines.append(

@@ -177,8 +177,10 @@ def compare_with_baseline(name: str, baseline: str, *, limit: float) -> tuple[li
     for pair in compared.pairs:
         sentence = f"{_point(pair.b)}: {pair.goal_regression or f'{pair.verdict}: {pair.why}'}"
         (regressions if pair.regression else notes).append(sentence)
-    regressions += [f"{_point(one)}: in the baseline, but missing from this run" for one in compared.only_a]
-    notes += [f"{_point(one)}: new, not in the baseline" for one in compared.only_b]
+    regressions += [
+        f"{_point(point)}: in the baseline, but missing from this run" for point in compared.only_a
+    ]
+    notes += [f"{_point(point)}: new, not in the baseline" for point in compared.only_b]
     return notes, regressions
 
 

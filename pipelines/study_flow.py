@@ -56,7 +56,7 @@ class StudyFlow(FlowSpec):
     @step
     def end(self):
         """Print the answer, the findings, where the report is, and what it lacks."""
-        lost = [f"not measured: {one}" for one in self.unmeasured]
+        lost = [f"not measured: {trial}" for trial in self.unmeasured]
         stages.close([self.answer, *self.lines, *lost, self.page])
 
 
@@ -65,12 +65,12 @@ def main(flow: type[StudyFlow], **defaults: Any) -> int:
 
     `defaults` are those of the flow's parameters.
     """
-    words = sys.argv[1:]
+    arguments = sys.argv[1:]
     if stages.ANSWER in os.environ:  # a step, which Metaflow has started: the command waits for its answer
         return _metaflow(flow)
-    if {"run", "--dry-run", "--cfg"} & set(words):
+    if {"run", "--dry-run", "--cfg"} & set(arguments):
         try:
-            if _look(words, defaults):
+            if _look(arguments, defaults):
                 return OK
         except UserError as error:
             print(f"mlbench: {error}", file=sys.stderr)
@@ -84,7 +84,7 @@ def main(flow: type[StudyFlow], **defaults: Any) -> int:
     return code
 
 
-def _look(words: list[str], defaults: dict[str, Any]) -> bool:
+def _look(arguments: list[str], defaults: dict[str, Any]) -> bool:
     """Check what a command asks for; return whether that was all that it asked for."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for option, keywords in BEFORE.items():
@@ -92,7 +92,7 @@ def _look(words: list[str], defaults: dict[str, Any]) -> bool:
     for name, default in defaults.items():
         parser.add_argument(f"--{name}", default=default)
     try:
-        options = vars(parser.parse_known_args(words)[0])
+        options = vars(parser.parse_known_args(arguments)[0])
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from error
     looks = {name: options.pop(name) for name in ("cfg", "dry_run")}

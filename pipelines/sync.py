@@ -11,7 +11,7 @@ from metaflow.parameters import Parameter
 from study_flow import StudyFlow, main
 
 from mlbench.analysis.compare import strategy_labels
-from mlbench.analysis.points import Estimate, Point, estimate, points
+from mlbench.analysis.points import MedianEstimate, Point, estimate, points
 from mlbench.record import format, study
 from mlbench.record.record import Record
 
@@ -62,7 +62,7 @@ def _sent(records: Iterable[Record]) -> str:
     return format.with_prefix(sum(sent) / len(sent), "B") if sent else "unknown"
 
 
-def _estimate(value: Estimate | None, shown: Any) -> str:
+def _estimate(value: MedianEstimate | None, shown: Any) -> str:
     if value is None:
         return "no goal"
     if math.isinf(value.value):

@@ -83,12 +83,12 @@ class Page:
 
     def requests(self) -> list[str]:
         """Return the addresses that the page asked for."""
-        asked = (
+        addresses = (
             e["params"]["request"]["url"]
             for e in self.events
             if e.get("method") == "Network.requestWillBeSent"
         )
-        return [url for url in asked if not url.startswith(("data:", "blob:"))]
+        return [url for url in addresses if not url.startswith(("data:", "blob:"))]
 
     def picture(self, path: Path) -> None:
         """Write a PNG of the whole page."""
@@ -123,16 +123,16 @@ def browse() -> Iterator[Page]:
             os.dup2(high[0], 3)
             os.dup2(high[1], 4)
 
-        words = [
+        options = [
             "--headless=new",
             "--no-sandbox",
             "--disable-gpu",
             "--no-first-run",
             "--disable-dev-shm-usage",
         ]
-        words += ["--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]
+        options += ["--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]
         process = subprocess.Popen(
-            [PROGRAM, *words],
+            [PROGRAM, *options],
             preexec_fn=as_three_and_four,
             close_fds=False,
             stderr=subprocess.DEVNULL,

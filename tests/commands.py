@@ -39,12 +39,12 @@ class Runs:
 class Run(Runs):
     """`python -m mlbench.run` in the background, with a folder of its own."""
 
-    def __init__(self, environment: dict[str, str], output: Path, data_root: Path, *words: str) -> None:
+    def __init__(self, environment: dict[str, str], output: Path, data_root: Path, *overrides: str) -> None:
         super().__init__(output)
         self.environment = environment
         command = [sys.executable, "-m", "mlbench.run", f"output_root={output}", f"data_root={data_root}"]
         self.process = subprocess.Popen(
-            [*command, *words],
+            [*command, *overrides],
             cwd=ROOT,
             env=environment,
             stdout=subprocess.PIPE,
@@ -88,13 +88,13 @@ def until(condition: Any) -> None:
 
 def training_processes(environment: dict[str, str]) -> list[psutil.Process]:
     """Return the workers' processes on the Ray that was started in this environment, oldest first."""
-    found = []
+    processes = []
     for process in psutil.process_iter(["name"]):
         if (process.info["name"] or "").startswith("ray::RayTrainW"):
             with suppress(psutil.Error):  # it has just ended
                 if process.environ().get(CACHE) == environment[CACHE]:
-                    found.append(process)
-    return sorted(found, key=psutil.Process.create_time)
+                    processes.append(process)
+    return sorted(processes, key=psutil.Process.create_time)
 
 
 def listening(environment: dict[str, str]) -> Iterator[tuple[str, str]]:

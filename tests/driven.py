@@ -22,10 +22,10 @@ class Run:
     """A run on two workers in a folder of its own; all ranks but the first take twice as long in a phase."""
 
     def __init__(
-        self, output_root: Path, *words: str, seed: int = 7, name: str = "run", epoch_s: float = EPOCH_S
+        self, output_root: Path, *overrides: str, seed: int = 7, name: str = "run", epoch_s: float = EPOCH_S
     ) -> None:
         root = f"output_root={output_root}"
-        self.experiment = compose.compose(["task=logreg", "workers=2", root, *words])
+        self.experiment = compose.compose(["task=logreg", "workers=2", root, *overrides])
         self.folder = output_root / f"{name}-{seed:x}"
         self.folder.mkdir(parents=True)
         self.log = self.folder / events.NAME
@@ -34,7 +34,7 @@ class Run:
         start = RunStart(
             run_id=self.folder.name,
             key=identity.key(self.experiment),
-            command=" ".join(["python -m mlbench.run", *words]),
+            command=" ".join(["python -m mlbench.run", *overrides]),
             mlbench=mlbench.__version__,
             experiment=self.experiment,
             seed=seed,

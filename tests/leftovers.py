@@ -54,9 +54,9 @@ def own_places() -> Iterator[dict[str, str]]:
         yield own | {"MLBENCH_MACHINE_LOCK": str(Path(name, "lock")), "XDG_CACHE_HOME": str(home / ".cache")}
 
 
-def mlbench(environment: Mapping[str, str], *words: str) -> str:
+def mlbench(environment: Mapping[str, str], *arguments: str) -> str:
     """Run `mlbench.cluster`; return what it prints."""
-    command = [sys.executable, "-m", "mlbench.cluster", *words]
+    command = [sys.executable, "-m", "mlbench.cluster", *arguments]
     done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout
 
@@ -83,9 +83,9 @@ def leftovers(environment: Mapping[str, str] | None = None) -> set[str]:
     below, started = _ours(trace)
     for process in below | started:
         with suppress(psutil.Error):  # it has just ended
-            words = " ".join(process.cmdline())
-            if process in started or not any(keeper in words for keeper in KEEPERS):
-                left.add(f"process {process.pid} {words}")
+            command = " ".join(process.cmdline())
+            if process in started or not any(keeper in command for keeper in KEEPERS):
+                left.add(f"process {process.pid} {command}")
     left |= {f"file {path}" for path in _shared_files(below | started)}
     own = Path(tempfile.gettempdir())
     left |= {f"file {path}" for path in own.iterdir() if not path.name.startswith(STAYS)}

@@ -58,9 +58,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send_file(self, name: str, content: bytes) -> None:
         mirror, start = self.mirror, 0
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")
-        if asked and not mirror.ignores_range:
-            start = int(asked[1])
+        match = re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")
+        if match and not mirror.ignores_range:
+            start = int(match[1])
             if start >= len(content):
                 self.send_error(416)
                 return

@@ -93,10 +93,10 @@ def copied(target: Path) -> Path:
     return target
 
 
-def pytest(copy: Path, words: list[str], *, timeout_s: float = TIMEOUT_S) -> tuple[int, str]:
+def pytest(copy: Path, arguments: list[str], *, timeout_s: float = TIMEOUT_S) -> tuple[int, str]:
     """Run tests in a copy, slow ones too, until one fails; return pytest's exit code and its output."""
     options = ["-m", "", "-n", "0", "-x", "-q", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", *options, *words]
+    command = [sys.executable, "-m", "pytest", *options, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     try:
         done = subprocess.run(
@@ -120,8 +120,8 @@ def run(mutation: Mutation, copy: Path) -> Result:
         path.write_text(before)
     if code not in (0, 1):
         raise RuntimeError(f"mutation {mutation.number}: pytest ends with {code}:\n{output[-2000:]}")
-    found = FAILED.search(output)
-    caught = found[1] if found else "?"
+    match = FAILED.search(output)
+    caught = match[1] if match else "?"
     return Result(mutation.digest, caught if code else "", round(time.monotonic() - begin, 1))
 
 
@@ -137,20 +137,21 @@ def flaky(results: list[Result], copy: Path) -> set[str]:
 def table(mutations: list[Mutation], results: dict[str, Result]) -> str:
     """Return the lines of the table, and the counts below it."""
     lines, counts = [], {"caught": 0, "equivalent": 0, "SURVIVED": 0}
-    for one in mutations:
-        result = results.get(one.digest)
-        if one.equivalent:
+    for mutation in mutations:
+        result = results.get(mutation.digest)
+        if mutation.equivalent:
             outcome, seconds = "equivalent", ""
         elif result is None:
             continue
         else:
             outcome, seconds = ("caught" if result.caught else "SURVIVED"), f"{result.seconds:.0f}"
         counts[outcome] += 1
-        what = one.equivalent or (result.caught if result else "")
-        module = one.file.removeprefix("mlbench/").removesuffix(".py")
-        review = f"R{one.review}" if one.review else ""
+        what = mutation.equivalent or (result.caught if result else "")
+        module = mutation.file.removeprefix("mlbench/").removesuffix(".py")
+        review = f"R{mutation.review}" if mutation.review else ""
         lines.append(
-            f"| {one.number} | {review} | {module} | {one.breaks} | {outcome} | {what} | {seconds} |"
+            f"| {mutation.number} | {review} | {module} | {mutation.breaks} "
+            f"| {outcome} | {what} | {seconds} |"
         )
     head = ["| # | review | module | mutation | result | test, or proof | s |", "|--:|--|--|--|--|--|--:|"]
     return "\n".join([*head, *lines, "", ", ".join(f"{n} {word}" for word, n in counts.items())])
@@ -168,13 +169,13 @@ def main() -> int:
     if options.only:
         ends = [part.partition("-")[::2] for part in options.only.split(",")]
         chosen = {n for low, high in ends for n in range(int(low), int(high or low) + 1)}
-        mutations = [one for one in mutations if one.number in chosen]
+        mutations = [mutation for mutation in mutations if mutation.number in chosen]
     results: dict[str, Result] = {}
     if options.results and options.results.exists():
-        results = {one["digest"]: Result(**one) for one in json.loads(options.results.read_text())}
+        results = {row["digest"]: Result(**row) for row in json.loads(options.results.read_text())}
     broken: list[int] = []
     caught = {digest for digest, result in results.items() if result.caught}
-    left = [one for one in mutations if not one.equivalent and one.digest not in caught]
+    left = [mutation for mutation in mutations if not mutation.equivalent and mutation.digest not in caught]
     with tempfile.TemporaryDirectory(prefix="mlbench-mutations-") as folder:
         copies: Queue[Path] = Queue()
         for number in range(options.jobs):
@@ -192,14 +193,14 @@ def main() -> int:
                 copies.put(copy)
             print(f"{mutation.number}: {result.caught or 'SURVIVED'} ({result.seconds} s)", file=sys.stderr)
             if options.results:
-                kept = json.dumps([asdict(one) for one in results.values()], indent=1)
-                options.results.write_text(kept)
+                text = json.dumps([asdict(result) for result in results.values()], indent=1)
+                options.results.write_text(text)
 
         with ThreadPoolExecutor(options.jobs) as pool:
             for done in [pool.submit(work, mutation) for mutation in left]:
                 done.result()
         print(table(mutations, results))
-        shown = [results[one.digest] for one in mutations if one.digest in results]
+        shown = [results[mutation.digest] for mutation in mutations if mutation.digest in results]
         failing = flaky(shown, copies.get()) if options.baseline else set()
     for test in sorted(failing):
         print(f"fails without a mutation, too: {test}")

@@ -12,12 +12,12 @@ from mlbench.record.cost import cost
 from mlbench.record.record import RankStats, Record
 
 
-def record(*words: str, **changes: Any) -> Record:
+def record(*overrides: str, **changes: Any) -> Record:
     """Return the record of a resnet20 mini run that reached its goal, with `changes` to its fields.
 
-    `words` are the experiment's, e.g. "hardware=gcp_n1_t4".
+    `overrides` are the experiment's, e.g. "hardware=gcp_n1_t4".
     """
-    experiment = composed(*words)
+    experiment = composed(*overrides)
     phases = {
         "data_wait": RankStats(min=0.2, mean=0.4, max=0.6),
         "forward": RankStats(min=14.9, mean=15.0, max=15.1),
@@ -32,7 +32,7 @@ def record(*words: str, **changes: Any) -> Record:
         "run_id": "2026-11-21T034501-123-resnet20-w2-7",
         "key": "0123456789abcdef",
         "mlbench": "0.1.0",
-        "command": " ".join(["python -m mlbench.run", *words]),
+        "command": " ".join(["python -m mlbench.run", *overrides]),
         "experiment": experiment.plain(),
         "deviations": [],
         "eligible": False,
@@ -84,7 +84,7 @@ def record(*words: str, **changes: Any) -> Record:
     return Record(**values | changes)
 
 
-def nothing_measured(*words: str, **changes: Any) -> Record:
+def nothing_measured(*overrides: str, **changes: Any) -> Record:
     """Return the record of a run that ended before its first validation."""
     empty: dict[str, Any] = {
         "startup": {"command": 1.2, "cluster": 5.4},
@@ -108,54 +108,57 @@ def nothing_measured(*words: str, **changes: Any) -> Record:
         "validations": [],
         "nodes": [],
     }
-    return record(*words, **empty | changes)
+    return record(*overrides, **empty | changes)
 
 
-def save(one: Record, folder: Path) -> Record:
+def save(record: Record, folder: Path) -> Record:
     """Write the record into the folder as `consistent` makes it: no other can be read. Return it."""
-    made = consistent(one)
+    made = consistent(record)
     made.save(folder)
     return made
 
 
-def consistent(one: Record) -> Record:
+def consistent(record: Record) -> Record:
     """Return the record with validations, rates and a bill that agree with its status, time and epochs."""
-    task, goal = one.experiment.task, one.goal
-    last = one.validations[-1] if one.validations else None
-    elapsed = 0.0 if last is None else one.time_to_accuracy or last.elapsed
+    task, goal = record.experiment.task, record.goal
+    last = record.validations[-1] if record.validations else None
+    elapsed = 0.0 if last is None else record.time_to_accuracy or last.elapsed
     validations = []
-    for validation in one.validations:
+    for validation in record.validations:
         metrics = dict(validation.metrics)
         if goal is not None:
             worse = -5.0 if goal.direction == "max" else 5.0
-            reached = validation is last and one.status == "goal_reached"
+            reached = validation is last and record.status == "goal_reached"
             metrics[goal.metric] = goal.target + (0.0 if reached else worse)
-        change: dict[str, Any] = {"elapsed": validation.elapsed * elapsed / one.validations[-1].elapsed}
+        change: dict[str, Any] = {"elapsed": validation.elapsed * elapsed / record.validations[-1].elapsed}
         if validation is last:
-            change = {"elapsed": elapsed, "epoch": one.epochs, "step": one.steps}
+            change = {"elapsed": elapsed, "epoch": record.epochs, "step": record.steps}
         validations.append(validation.model_copy(update={"metrics": metrics, **change}))
     values = [value for v in validations if (value := v.metrics.get(task.metric)) is not None]
-    outside = math.fsum(spread.max for spread in one.outside.values())
-    rate = one.samples / (elapsed - outside) if elapsed > outside else None
-    begun = datetime.fromisoformat(one.started_at)
+    outside = math.fsum(spread.max for spread in record.outside.values())
+    rate = record.samples / (elapsed - outside) if elapsed > outside else None
+    begun = datetime.fromisoformat(record.started_at)
     update: dict[str, Any] = {
         "validations": validations,
-        "time_to_accuracy": elapsed if one.status == "goal_reached" else None,
+        "time_to_accuracy": elapsed if record.status == "goal_reached" else None,
         "best": (max if task.direction == "max" else min)(values, default=None),
         "accuracy_after_time": accuracy_after(
             validations,
             metric=task.metric,
             budget=task.time_budget_s,
             direction=task.direction,
-            ended=one.status in ("goal_not_reached", "completed"),
+            ended=record.status in ("goal_not_reached", "completed"),
         ),
         "samples_per_s": rate,
-        "samples_per_s_per_worker": rate and rate / one.workers,
-        "ended_at": (begun + timedelta(seconds=one.wall)).isoformat(),
+        "samples_per_s_per_worker": rate and rate / record.workers,
+        "ended_at": (begun + timedelta(seconds=record.wall)).isoformat(),
     }
-    made = one.model_copy(update=update)
+    made = record.model_copy(update=update)
     bill = cost(
-        one.experiment.hardware, one.workers, wall_s=one.wall, time_to_accuracy_s=made.time_to_accuracy
+        record.experiment.hardware,
+        record.workers,
+        wall_s=record.wall,
+        time_to_accuracy_s=made.time_to_accuracy,
     )
     return made.model_copy(update={"cost": bill})
 

@@ -22,21 +22,24 @@ def copy(to: Path) -> Path:
     return to
 
 
-def _log(one: Record, path: Path) -> None:
+def _log(record: Record, path: Path) -> None:
     """Write the events of a record; of the phases of a rank the mean is known."""
-    begun = datetime.fromisoformat(one.started_at).timestamp()
+    begun = datetime.fromisoformat(record.started_at).timestamp()
     shared = {
-        name: getattr(one, name) for name in ("run_id", "key", "command", "mlbench", "seed", "software")
+        name: getattr(record, name) for name in ("run_id", "key", "command", "mlbench", "seed", "software")
     }
-    start = RunStart(experiment=one.experiment, begun=begun, **shared)
+    start = RunStart(experiment=record.experiment, begun=begun, **shared)
     events.append(path, "run_configuration", start.model_dump(mode="json"))
-    for validation, interval in zip(one.validations, one.intervals, strict=True):
+    for validation, interval in zip(record.validations, record.intervals, strict=True):
         rank = {
             "phases": {phase: stats.mean for phase, stats in interval.phases.items()},
             "overlapped_communication": getattr(interval.overlapped_communication, "mean", 0.0),
             "steps": interval.steps,
-            "samples": interval.samples // one.workers,
+            "samples": interval.samples // record.workers,
         }
-        metadata = {"started_at": begun + (one.startup_time or 0.0), "phase_times": [rank] * one.workers}
+        metadata = {
+            "started_at": begun + (record.startup_time or 0.0),
+            "phase_times": [rank] * record.workers,
+        }
         events.append(path, "validation", validation.model_dump(mode="json"), **metadata)
-    events.append(path, "run_stop", {"status": one.status}, kind="INTERVAL_END")
+    events.append(path, "run_stop", {"status": record.status}, kind="INTERVAL_END")

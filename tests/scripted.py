@@ -11,10 +11,10 @@ BEGUN = 1_763_000_000.0  # wall clock, s since 1970
 
 
 @cache
-def experiment(*words: str) -> Experiment:
+def experiment(*overrides: str) -> Experiment:
     """Return the experiment of a command line, for resnet20 with a goal of 95 %; composed once."""
-    named = {word.partition("=")[0] for word in words}
-    return compose.compose(words if named & {"goal", "task", "scale"} else (*words, "goal=95"))
+    named = {word.partition("=")[0] for word in overrides}
+    return compose.compose(overrides if named & {"goal", "task", "scale"} else (*overrides, "goal=95"))
 
 
 class Clock:

@@ -12,7 +12,7 @@ from mlbench.record.record import RankStats, Record
 GOAL = 95.0  # % top-1, what records.record asks for
 
 
-def run(workers: int, seed: int, *words: str, time: float, epochs: Any = 4, **changes: Any) -> Record:
+def run(workers: int, seed: int, *overrides: str, time: float, epochs: Any = 4, **changes: Any) -> Record:
     """Return a run that reached its goal after `time` seconds; more workers communicate more.
 
     `changes` are fields of the record, and `experiment` a change to its experiment.
@@ -30,12 +30,12 @@ def run(workers: int, seed: int, *words: str, time: float, epochs: Any = 4, **ch
         "metrics": 0.05,
     }
     phases["data_wait"] += 1 - math.fsum(phases.values())
-    whole = record(f"workers={workers}", *words)
+    whole = record(f"workers={workers}", *overrides)
     missed = changes.get("status", "goal_reached") != "goal_reached"
     values: dict[str, Any] = {
-        "run_id": f"{whole.experiment.task.name}-w{workers}-{seed}-{'-'.join(words)}",
-        "key": f"{workers} {' '.join(words)}",
-        "command": f"python -m mlbench.run workers={workers} seed={seed} {' '.join(words)}".strip(),
+        "run_id": f"{whole.experiment.task.name}-w{workers}-{seed}-{'-'.join(overrides)}",
+        "key": f"{workers} {' '.join(overrides)}",
+        "command": f"python -m mlbench.run workers={workers} seed={seed} {' '.join(overrides)}".strip(),
         "seed": seed,
         "time_to_accuracy": None if missed else time,
         "epochs": float(epochs),
@@ -63,12 +63,12 @@ def run(workers: int, seed: int, *words: str, time: float, epochs: Any = 4, **ch
 
 
 def study(
-    *words: str, workers: tuple[int, ...] = (1, 2, 4), repeats: int = 5, **changes: Any
+    *overrides: str, workers: tuple[int, ...] = (1, 2, 4), repeats: int = 5, **changes: Any
 ) -> list[Record]:
     """Return a study that scales, with noise from a fixed seed."""
     noise = random.Random(7)
     return [
-        run(k, seed, *words, time=100 * (0.2 + 0.8 / k) * noise.uniform(0.97, 1.03), **changes)
+        run(k, seed, *overrides, time=100 * (0.2 + 0.8 / k) * noise.uniform(0.97, 1.03), **changes)
         for k in workers
         for seed in range(repeats)
     ]

@@ -26,9 +26,9 @@ ABOUT: dict[str, Any] = {
 TIMES = (4.0, 4.5, 5.0)  # s an epoch, one a seed
 
 
-def run_log(scratch: Path, seed: int, epoch_s: float, *words: str) -> Log:
+def run_log(scratch: Path, seed: int, epoch_s: float, *overrides: str) -> Log:
     """Return the log of a run of two epochs that reached its goal, without its checksum."""
-    run = Run(scratch, "goal=85", "division=open", f"study={STUDY}", *words, seed=seed, epoch_s=epoch_s)
+    run = Run(scratch, "goal=85", "division=open", f"study={STUDY}", *overrides, seed=seed, epoch_s=epoch_s)
     run.validate(80.0)
     run.validate(86.5)
     host = run.end("goal_reached").nodes[0].hostname
@@ -38,15 +38,15 @@ def run_log(scratch: Path, seed: int, epoch_s: float, *words: str) -> Log:
     return [log[0], start, *log[1:]]
 
 
-def of(log: Log, key: str, place: int = 0) -> dict[str, Any]:
-    return [event for event in log if event["key"] == key][place]
+def of(log: Log, key: str, index: int = 0) -> dict[str, Any]:
+    return [event for event in log if event["key"] == key][index]
 
 
 def seal(log: Log) -> None:
     """Put in the checksum that a run's command writes at its end."""
-    for place, event in enumerate(log):
+    for index, event in enumerate(log):
         if event["key"] == "run_result":
-            event["metadata"] = events.checksum(log[:place], event["value"])
+            event["metadata"] = events.checksum(log[:index], event["value"])
 
 
 def zipped(log: Log, folder: Path) -> Path:
@@ -65,7 +65,7 @@ def zipped(log: Log, folder: Path) -> Path:
 def hand_in(
     root: Path,
     scratch: Path,
-    *words: str,
+    *overrides: str,
     entity: str = "lab-a",
     times: Sequence[float] = TIMES,
     first_seed: int = 1,
@@ -75,18 +75,18 @@ def hand_in(
     """Write a submission of one run a time, and return its folder; `edit` changes the last run's log."""
     folder = root / entity / "2026-11-24-two-cores"
     logs = [
-        run_log(scratch / entity, seed, epoch_s, *words) for seed, epoch_s in enumerate(times, first_seed)
+        run_log(scratch / entity, seed, epoch_s, *overrides) for seed, epoch_s in enumerate(times, first_seed)
     ]
     if edit:
         edit(logs[-1])
     paths = [zipped(log, folder) for log in logs]
     (folder / "submission.yaml").write_text(yaml.safe_dump(ABOUT | about))
     key, seeds = logs[0][0]["value"]["key"], tuple(log[0]["value"]["seed"] for log in logs)
-    point = study.Point(key=key, words=("task=logreg",), seeds=seeds, drawn=seeds)
+    point = study.StudyPoint(key=key, overrides=("task=logreg",), seeds=seeds, drawn=seeds)
     plan = study.new(STUDY, question="?").model_copy(update={"points": (point,)})
-    place = study.folder(folder, STUDY)
-    study.save(plan, place)
+    study_folder = study.folder(folder, STUDY)
+    study.save(plan, study_folder)
     for seed, path in zip(seeds, paths, strict=True):
         ended = {"trial": f"{key}-{seed:x}", "run_id": path.stem, "status": "goal_reached", "error": None}
-        events.append(place / study.LOG, study.ENDED, ended)
+        events.append(study_folder / study.LOG, study.ENDED, ended)
     return folder

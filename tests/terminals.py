@@ -91,9 +91,9 @@ def _text(screen: pyte.Screen) -> Text:
 
 
 def _style(cell: pyte.screens.Char) -> str:
-    words = ["bold"] if cell.bold else []
+    styles = ["bold"] if cell.bold else []
     if re.fullmatch("[0-9a-f]{6}", cell.fg):
-        words.append(f"#{cell.fg}")
+        styles.append(f"#{cell.fg}")
     elif cell.fg != "default":
-        words.append(NAMES.get(cell.fg, cell.fg.replace("bright", "bright_")))
-    return " ".join(words)
+        styles.append(NAMES.get(cell.fg, cell.fg.replace("bright", "bright_")))
+    return " ".join(styles)

@@ -31,19 +31,19 @@ def calls(path: Path) -> list[str]:
 def clocks_read(source: str) -> list[str]:
     """Return the clocks of `time` and `datetime` that a source names, however it imported them."""
     tree = ast.parse(source)
-    modules, found = {}, []
+    modules, calls = {}, []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules |= {a.asname or a.name: a.name for a in node.names if a.name in ("time", "datetime")}
         elif isinstance(node, ast.ImportFrom) and node.module in ("time", "datetime"):
-            found += [f"{node.module}.{a.name}" for a in node.names if a.name in CLOCKS or a.name == "*"]
+            calls += [f"{node.module}.{a.name}" for a in node.names if a.name in CLOCKS or a.name == "*"]
             modules |= {a.asname or a.name: f"datetime.{a.name}" for a in node.names if a.name == "datetime"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in CLOCKS:
             base = ast.unparse(node.value)
             if base.split(".")[0] in modules:
-                found.append(f"{base}.{node.attr}")
-    return found
+                calls.append(f"{base}.{node.attr}")
+    return calls
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -152,12 +152,12 @@ def relied_on(source: str, *, computes: bool) -> list[str]:
     """Return the asserts of a source that change something where Python (-O) leaves them out."""
     tree = ast.parse(source)
     conditions = [node.test for node in ast.walk(tree) if isinstance(node, ast.Assert)]
-    found = [
-        ast.unparse(one)
-        for one in conditions
-        if not narrows_a_type(one) and not (computes and states_numbers(one))
+    problems = [
+        ast.unparse(condition)
+        for condition in conditions
+        if not narrows_a_type(condition) and not (computes and states_numbers(condition))
     ]
-    return found + [name for name in ("AssertionError", "__debug__") if name in source]
+    return problems + [name for name in ("AssertionError", "__debug__") if name in source]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -10,7 +10,7 @@ import pytest
 from driven import Run
 
 from mlbench import clock
-from mlbench.clock import Epoch
+from mlbench.clock import ClockEpoch
 from mlbench.record import events
 from mlbench.record.build_record import build_record
 
@@ -40,12 +40,12 @@ def test_a_clock_that_is_set_back_moves_no_stamp(set_back: None) -> None:
 def test_the_processes_of_a_run_on_one_host_count_from_one_look_at_the_clock() -> None:
     """Also those that start after it was set; a process of another host keeps its own."""
     before = clock.wall()
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", LATER, json.dumps(clock.epoch())], capture_output=True, text=True, check=True
     )
-    alone, adopted = json.loads(told.stdout)
+    alone, adopted = json.loads(result.stdout)
     assert alone < before - 3000 and before <= adopted <= clock.wall()
-    clock.adopt(Epoch("another host", 0.0))
+    clock.adopt(ClockEpoch("another host", 0.0))
     assert clock.wall() >= adopted
 
 

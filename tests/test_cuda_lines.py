@@ -39,5 +39,5 @@ def test_the_lines_are_those_that_call_torch_cuda_or_that_a_condition_leads_to(
     tool: Any = import_module("cuda_lines")
     monkeypatch.delitem(sys.modules, "cuda_lines")
     lines = SOURCE.splitlines()
-    found = [lines[number - 1].strip() for number in tool.cuda_lines(SOURCE)]
-    assert found == ["torch.cuda.synchronize()", "b = 2", "d = 3", "g = 5", "k = 8"]
+    result = [lines[number - 1].strip() for number in tool.cuda_lines(SOURCE)]
+    assert result == ["torch.cuda.synchronize()", "b = 2", "d = 3", "g = 5", "k = 8"]

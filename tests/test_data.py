@@ -33,15 +33,15 @@ class Ended:
     def rows(self) -> dict[tuple[str, str], list[str]]:
         """Return the lines of the list by task and scale, as words: the first, of the task's own data."""
         lines = [line.split() for line in self.out.splitlines()[1:]]
-        return {(task, scale): words for task, scale, *words in reversed(lines)}
+        return {(task, scale): columns for task, scale, *columns in reversed(lines)}
 
 
 @pytest.fixture
 def command(capfd):
     """Return what runs `python -m mlbench.data` in this process."""
 
-    def run(*words: str) -> Ended:
-        code = data.main(words)
+    def run(*arguments: str) -> Ended:
+        code = data.main(arguments)
         return Ended(code, *capfd.readouterr())
 
     return run
@@ -100,11 +100,11 @@ def test_prepare_tells_the_steps_and_the_result_and_does_nothing_twice(command, 
 
 def test_a_users_own_files_are_prepared(command, tmp_path):
     (tmp_path / "a.txt").write_bytes(TEXT)
-    words = ["task=logreg", "division=open", f"data_root={tmp_path / 'data'}"]
-    words += [f"task.train_file={tmp_path / 'a.txt'}", f"task.test_file={tmp_path / 'a.txt'}"]
-    done = command("prepare", *words)
+    overrides = ["task=logreg", "division=open", f"data_root={tmp_path / 'data'}"]
+    overrides += [f"task.train_file={tmp_path / 'a.txt'}", f"task.test_file={tmp_path / 'a.txt'}"]
+    done = command("prepare", *overrides)
     assert done.code == 0 and "train 20 rows, test 20 rows" in done.out
-    assert "as written" in command("verify", words[2]).out
+    assert "as written" in command("verify", overrides[2]).out
 
 
 def test_a_task_without_data_is_prepared_by_doing_nothing(command, tmp_path):
@@ -114,7 +114,7 @@ def test_a_task_without_data_is_prepared_by_doing_nothing(command, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "said"),
     [
         (["frobnicate"], "'frobnicate' is not a sub-command of data; choose one of list, prepare, verify"),
         (["prepare", "taks=logreg"], "taks is unknown: did you mean task?"),
@@ -128,8 +128,8 @@ def test_a_task_without_data_is_prepared_by_doing_nothing(command, tmp_path):
         (["list", "data_root=[1]"], "data_root"),
     ],
 )
-def test_mistakes_are_one_sentence_with_the_way_out(command, words, said):
-    done = command(*words)
+def test_mistakes_are_one_sentence_with_the_way_out(command, arguments, said):
+    done = command(*arguments)
     assert done.code == 2
     assert said in done.err and done.err.startswith("mlbench: ")
     assert done.err.count("\n") == 1
@@ -157,8 +157,8 @@ def test_verify_hashes_all_or_the_one_of_a_task(command, tmp_path):
     damaged = tmp_path / "digits" / "train.arrow"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     assert command("verify", "task=logreg", root).code == 0
-    for words in ([root], ["task=resnet20", root]):
-        done = command("verify", *words)
+    for arguments in ([root], ["task=resnet20", root]):
+        done = command("verify", *arguments)
         assert done.code == 2 and f"{damaged} is damaged" in done.err
 
 
@@ -220,8 +220,8 @@ def test_a_task_and_a_scale_choose_lines_of_the_list(command):
 
 
 def test_several_tasks_are_prepared_and_verified_by_one_command(command, tmp_path):
-    words = ("task=allreduce,resnet20", f"data_root={tmp_path}")
-    ended = command("prepare", *words)
+    overrides = ("task=allreduce,resnet20", f"data_root={tmp_path}")
+    ended = command("prepare", *overrides)
     assert ended.code == 0 and "task allreduce needs no data set" in ended.out
     assert f"{tmp_path}/digits: train 1,415 rows" in ended.out
-    assert command("verify", "task=resnet20", words[1]).code == 0
+    assert command("verify", "task=resnet20", overrides[1]).code == 0

@@ -22,9 +22,9 @@ pytestmark = [
 
 def build(to: Path, **variables: str) -> dict[str, str]:
     """Run the documented command under another mask, zone and language; return the SHA-256 of each file."""
-    words = [sys.executable, str(ROOT / "tools" / "distribution.py"), str(to)]
+    command = [sys.executable, str(ROOT / "tools" / "distribution.py"), str(to)]
     mask = int(variables.pop("MASK"), 8)
-    subprocess.run(words, env=os.environ | variables, umask=mask, check=True, capture_output=True)
+    subprocess.run(command, env=os.environ | variables, umask=mask, check=True, capture_output=True)
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in to.iterdir()}
 
 
@@ -34,19 +34,29 @@ def test_it_is_the_same_bytes_twice_and_runs_from_an_empty_folder(tmp_path: Path
     sdist, wheel = sorted((tmp_path / "first").iterdir(), key=lambda path: path.suffix != ".gz")
     with tarfile.open(sdist) as tar:
         members = tar.getmembers()
-        assert len({(one.mtime, one.uid, one.gid, one.uname) for one in members}) == 1
+        assert len({(member.mtime, member.uid, member.gid, member.uname) for member in members}) == 1
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
-    words = ["git", "ls-tree", "-r", "--name-only", "HEAD", "mlbench"]
-    head = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    command = ["git", "ls-tree", "-r", "--name-only", "HEAD", "mlbench"]
+    head = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     python = {name for name in head if name.endswith(".py")}
     assert len(python) > 100 and python <= names, python - names
     installed, empty = tmp_path / "installed", tmp_path / "empty"
     empty.mkdir()
-    words = ["-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(installed), str(wheel)]
-    subprocess.run([sys.executable, *words], check=True, capture_output=True)
+    command = [
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(installed),
+        str(wheel),
+    ]
+    subprocess.run([sys.executable, *command], check=True, capture_output=True)
     variables = os.environ | {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
-    for words in (["-c", "import mlbench; print(mlbench.__file__)"], ["-m", "mlbench.run", "--help"]):
-        words = [sys.executable, *words]
-        done = subprocess.run(words, cwd=empty, env=variables, capture_output=True, text=True)
+    for command in (["-c", "import mlbench; print(mlbench.__file__)"], ["-m", "mlbench.run", "--help"]):
+        command = [sys.executable, *command]
+        done = subprocess.run(command, cwd=empty, env=variables, capture_output=True, text=True)
         assert done.returncode == 0 and (str(installed) in done.stdout or "task=" in done.stdout), done.stderr

@@ -29,12 +29,12 @@ def test_links_and_their_anchors_lead_somewhere(site: Path) -> None:
     texts, dead = pages(site), []
     for page, text in texts.items():
         for href in re.findall(r'(?:href|src)="([^"]+)"', text):
-            place = urlsplit(href)
-            if place.scheme or place.netloc or page.name in ("genindex.html", "search.html"):
+            link = urlsplit(href)
+            if link.scheme or link.netloc or page.name in ("genindex.html", "search.html"):
                 continue
-            target = (page.parent / unquote(place.path)).resolve() if place.path else page
-            known = target in texts and place.fragment
-            if not target.exists() or (known and f'id="{unquote(place.fragment)}"' not in texts[target]):
+            target = (page.parent / unquote(link.path)).resolve() if link.path else page
+            fragment = target in texts and link.fragment
+            if not target.exists() or (fragment and f'id="{unquote(link.fragment)}"' not in texts[target]):
                 dead.append((str(page.relative_to(site)), href))
     assert dead == []
 
@@ -68,7 +68,9 @@ def test_notebooks_are_pages_with_their_outputs(site: Path) -> None:
     page = (site / "notebooks" / "scaling.html").read_text()
     assert "Fastest to top1_accuracy" in page and '<table border="1" class="dataframe">' in page
     pictures = re.findall(r'src="([^"]+\.png)"', page)
-    assert len(pictures) >= 8 and all((site / "notebooks" / one).resolve().exists() for one in pictures)
+    assert len(pictures) >= 8 and all(
+        (site / "notebooks" / picture).resolve().exists() for picture in pictures
+    )
 
 
 def test_every_group_of_the_configuration_is_on_its_page() -> None:

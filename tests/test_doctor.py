@@ -19,9 +19,9 @@ from mlbench.datasets import arrow
 from mlbench.record import temporary_folder
 
 
-def rows(capsys: Any, *words: str, code: int = 0) -> dict[str, dict[str, str]]:
+def rows(capsys: Any, *overrides: str, code: int = 0) -> dict[str, dict[str, str]]:
     """Return the checks by name."""
-    assert doctor.main([*words, "--json"]) == code
+    assert doctor.main([*overrides, "--json"]) == code
     return {row["name"]: row for row in json.loads(capsys.readouterr().out)}
 
 
@@ -36,13 +36,13 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_says_what_is_here(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "digits").mkdir()
     (tmp_path / "digits" / arrow.MANIFEST).write_text("{}")
-    found = rows(capsys, f"data_root={tmp_path}", f"output_root={tmp_path / 'runs'}")
-    assert found["torch"]["found"].startswith(torch.__version__)
-    assert found["Ray"]["found"].startswith(metadata.version("ray"))
-    assert found["data sets"]["found"] == "digits"
-    assert found["killed runs"]["state"] == "here"
-    assert (found["GPUs"]["state"] == "here") == torch.cuda.is_available()
-    assert {row["state"] for row in found.values()} <= {"here", "absent"}
+    checks = rows(capsys, f"data_root={tmp_path}", f"output_root={tmp_path / 'runs'}")
+    assert checks["torch"]["found"].startswith(torch.__version__)
+    assert checks["Ray"]["found"].startswith(metadata.version("ray"))
+    assert checks["data sets"]["found"] == "digits"
+    assert checks["killed runs"]["state"] == "here"
+    assert (checks["GPUs"]["state"] == "here") == torch.cuda.is_available()
+    assert {row["state"] for row in checks.values()} <= {"here", "absent"}
     assert not (tmp_path / "runs").exists()
 
 
@@ -69,18 +69,18 @@ def test_a_package_adds_its_programs(tmp_path: Path, monkeypatch: Any, capsys: A
 
 
 def test_versions_that_do_not_fit_are_a_fault(monkeypatch: Any, capsys: Any) -> None:
-    asked = ["torch>=99", "ray", "no_such_package>=1", "numpy", "also_absent; extra == 'more'"]
-    monkeypatch.setattr(metadata, "requires", lambda _: asked)
-    found = rows(capsys, code=1)
+    requirements = ["torch>=99", "ray", "no_such_package>=1", "numpy", "also_absent; extra == 'more'"]
+    monkeypatch.setattr(metadata, "requires", lambda _: requirements)
+    checks = rows(capsys, code=1)
     wrong = f"torch is {torch.__version__}, not >=99, no_such_package is not installed"
-    assert (found["packages"]["state"], found["packages"]["found"]) == ("fault", wrong)
-    assert "pip install" in found["packages"]["way"]
+    assert (checks["packages"]["state"], checks["packages"]["found"]) == ("fault", wrong)
+    assert "pip install" in checks["packages"]["way"]
 
 
 def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "file").touch()
-    found = rows(capsys, f"data_root={tmp_path / 'file' / 'data'}", code=1)
-    assert found["data_root"]["state"] == "fault" and "cannot be written" in found["data_root"]["found"]
+    checks = rows(capsys, f"data_root={tmp_path / 'file' / 'data'}", code=1)
+    assert checks["data_root"]["state"] == "fault" and "cannot be written" in checks["data_root"]["found"]
 
 
 @pytest.fixture

@@ -73,8 +73,8 @@ def test_the_readme_s_sweep_is_the_sample_s_and_so_is_its_answer(capsys: Any) ->
     name = shlex.split(command)[-1].removeprefix("study=")
     plan = study.load(study.folder(sample, name))
     assert plan is not None and name == plan.name
-    words = {*plan.invocations[0].words, f"repeats={plan.invocations[0].repeats}"}
-    assert {*shlex.split(command)[3:]} == words
+    overrides = {*plan.invocations[0].overrides, f"repeats={plan.invocations[0].repeats}"}
+    assert {*shlex.split(command)[3:]} == overrides
     assert results.main(["show", f"study:{name}", f"output_root={sample}"]) == 0
     assert len(shown) >= 2 and unprinted(shown, capsys.readouterr().out) == []
 
@@ -153,5 +153,9 @@ def test_the_package_s_dependencies_are_pinned_in_requirements() -> None:
     pins = [Requirement(line.partition("#")[0].strip()) for line in lines if line and line[0] not in "#-"]
     versions = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
     wanted = [Requirement(line) for group in (project["dependencies"], *extras.values()) for line in group]
-    assert {canonicalize_name(one.name) for one in wanted} == versions.keys()
-    assert [str(one) for one in wanted if versions[canonicalize_name(one.name)] not in one.specifier] == []
+    assert {canonicalize_name(requirement.name) for requirement in wanted} == versions.keys()
+    assert [
+        str(requirement)
+        for requirement in wanted
+        if versions[canonicalize_name(requirement.name)] not in requirement.specifier
+    ] == []

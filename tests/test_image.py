@@ -40,9 +40,11 @@ def test_every_base_is_pinned_and_every_install_has_hashes_and_one_index() -> No
     installs = re.findall(r"pip install((?:[^\n\\;&]|\\\n)*)", DOCKERFILE)
     assert len(installs) == 4 and "--extra-index-url" not in DOCKERFILE
     for install in installs:
-        words = install.replace("\\\n", " ").split()
-        assert "--no-deps" in words and words.count("--index-url") + words.count("--no-index") == 1
-        assert "--require-hashes" in words or words[-1] == "."
+        arguments = install.replace("\\\n", " ").split()
+        assert (
+            "--no-deps" in arguments and arguments.count("--index-url") + arguments.count("--no-index") == 1
+        )
+        assert "--require-hashes" in arguments or arguments[-1] == "."
 
 
 def pins(path: Path) -> dict[str, str]:

@@ -208,18 +208,18 @@ def test_a_mistake_is_one_sentence_that_names_the_field(
 ) -> None:
     monkeypatch.chdir(places["tmp"])
     monkeypatch.setattr(connection, "join", None)  # nothing starts Ray: a mistake is told before
-    command, *words = shlex.split(line.format(**places))
-    assert import_module(f"mlbench.{command}").main(words) == 2
+    command, *arguments = shlex.split(line.format(**places))
+    assert import_module(f"mlbench.{command}").main(arguments) == 2
     out, err = capsys.readouterr()
     assert "Traceback" not in out + err
-    if not words:  # nothing was written: the help
+    if not arguments:  # nothing was written: the help
         assert out.startswith(f"usage: python -m mlbench.{command}") and err == ""
         return
-    told = [line for line in err.splitlines() if line.startswith("mlbench: ")]
-    assert len(told) == 1 and part.format(**places) in told[0], err
+    messages = [line for line in err.splitlines() if line.startswith("mlbench: ")]
+    assert len(messages) == 1 and part.format(**places) in messages[0], err
     others = [line for line in err.splitlines() if not line.startswith("mlbench: ")]
     assert all(line.startswith(("[", "2026-")) for line in others), "nothing else but progress and names"
-    assert len(told[0]) < 600, "a sentence, not a list of everything"
+    assert len(messages[0]) < 600, "a sentence, not a list of everything"
 
 
 @pytest.mark.parametrize(
@@ -236,8 +236,8 @@ def test_a_command_that_is_not_there_is_one_sentence(
     line: str, part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert mlbench.__main__.main(line.split()) == 2
-    (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith("mlbench: ") and part in told
+    (message,) = capsys.readouterr().err.splitlines()
+    assert message.startswith("mlbench: ") and part in message
     assert mlbench.__main__.main(["help"]) == 0
 
 

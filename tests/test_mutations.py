@@ -24,19 +24,19 @@ def problem(mutation: mutations.Mutation) -> str:
 
 def test_every_mutation_still_applies() -> None:
     """Where its line was changed, change the mutation with it and run it again."""
-    assert not [told for one in MUTATIONS if (told := problem(one))]
+    assert not [message for mutation in MUTATIONS if (message := problem(mutation))]
 
 
 def test_the_review_s_mutations_and_more_of_our_own_are_there() -> None:
-    assert [one.review for one in MUTATIONS if one.review] == list(range(1, 37))
-    assert sum(not one.review for one in MUTATIONS) >= 60
-    assert len({(one.file, one.old, one.new) for one in MUTATIONS}) == len(MUTATIONS)
+    assert [mutation.review for mutation in MUTATIONS if mutation.review] == list(range(1, 37))
+    assert sum(not mutation.review for mutation in MUTATIONS) >= 60
+    assert len({(mutation.file, mutation.old, mutation.new) for mutation in MUTATIONS}) == len(MUTATIONS)
 
 
 def test_a_line_that_is_there_twice_or_not_at_all_is_an_error() -> None:
-    one = mutations.Mutation(1, "mlbench/config/goal.py", "no such line", "", "nothing")
+    mutation = mutations.Mutation(1, "mlbench/config/goal.py", "no such line", "", "nothing")
     with pytest.raises(ValueError, match="holds 0 times"):
-        one.applied(ROOT)
+        mutation.applied(ROOT)
 
 
 def test_slow_tests_catch_mutations_too(tmp_path: Path) -> None:

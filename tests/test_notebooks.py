@@ -77,7 +77,7 @@ def test_a_sample_ships_logs_from_which_its_records_follow(
     run = Run(root, "study=two-cores", f"data_root={tmp_path}/data")
     run.validate(90.0)
     made = run.end("goal_reached")
-    point = study.Point(key=made.key, words=(), seeds=(made.seed,))
+    point = study.StudyPoint(key=made.key, overrides=(), seeds=(made.seed,))
     plan = study.new("two-cores", question="?").model_copy(update={"points": (point,)})
     study.save(plan, study.folder(root, "two-cores"))
     (study.folder(root, "two-cores") / study.LOG).write_text("")

@@ -17,11 +17,11 @@ pytestmark = pytest.mark.slow
 EXAMPLE = ROOT / "tests" / "example_package"
 
 
-def command(*words: str | Path, at: Path, **variables: str) -> str:
+def command(*arguments: str | Path, at: Path, **variables: str) -> str:
     """Run a command in a folder, without what this checkout puts on Python's path; return its output."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     clean |= {"XDG_CACHE_HOME": str(at / "cache"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"} | variables
-    done = subprocess.run(list(map(str, words)), cwd=at, env=clean, capture_output=True, text=True)
+    done = subprocess.run(list(map(str, arguments)), cwd=at, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -66,12 +66,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return empty
 
 
-def tool(place: Path, name: str) -> Path:
-    return place.parent / "venv" / "bin" / name
+def tool(folder: Path, name: str) -> Path:
+    return folder.parent / "venv" / "bin" / name
 
 
-def record(place: Path, task: str) -> dict:
-    (path,) = place.glob(f"runs/*-{task}-*/record.json")
+def record(folder: Path, task: str) -> dict:
+    (path,) = folder.glob(f"runs/*-{task}-*/record.json")
     return json.loads(path.read_text())
 
 
@@ -97,17 +97,24 @@ def test_the_wheel_has_every_module_configuration_licence_and_one_command(place:
 
 def test_another_package_s_task_strategy_and_cluster_run_with_one_command(place: Path) -> None:
     """Only a run on Ray shows that its workers find an installed package; the only one that calibrates."""
-    words = ["task=blobs", "sync=model_average", "cluster=few_cpus", "division=open", "workers=2", "seed=1"]
-    command(tool(place, "mlbench"), "run", *words, at=place, MLBENCH_CALIBRATION_S="0.1")
-    found = record(place, "blobs")
-    assert found["status"] == "goal_reached" and found["eligible"] is False
-    assert found["experiment"]["cluster"]["cpus"] == 2 and found["experiment"]["sync"]["every"] == 4
-    assert {"task", "cluster", "sync"} <= {deviation["field"] for deviation in found["deviations"]}
-    assert found["nodes"][0]["calibration"]["cpu_gemm_flops_per_s"] > 1e9
+    overrides = [
+        "task=blobs",
+        "sync=model_average",
+        "cluster=few_cpus",
+        "division=open",
+        "workers=2",
+        "seed=1",
+    ]
+    command(tool(place, "mlbench"), "run", *overrides, at=place, MLBENCH_CALIBRATION_S="0.1")
+    result = record(place, "blobs")
+    assert result["status"] == "goal_reached" and result["eligible"] is False
+    assert result["experiment"]["cluster"]["cpus"] == 2 and result["experiment"]["sync"]["every"] == 4
+    assert {"task", "cluster", "sync"} <= {deviation["field"] for deviation in result["deviations"]}
+    assert result["nodes"][0]["calibration"]["cpu_gemm_flops_per_s"] > 1e9
 
 
 def test_other_packages_pass_the_contract(place: Path) -> None:
-    words = ("--task=mlbench_blobs", "--sync=model_average", "--cluster=few_cpus")
+    options = ("--task=mlbench_blobs", "--sync=model_average", "--cluster=few_cpus")
     python = tool(place, "python")
-    told = command(python, "-m", "pytest", "-q", "--pyargs", "mlbench.contract", *words, at=place)
-    assert "passed" in told and ("skipped" in told) == (importlib.util.find_spec("jax") is None)
+    output = command(python, "-m", "pytest", "-q", "--pyargs", "mlbench.contract", *options, at=place)
+    assert "passed" in output and ("skipped" in output) == (importlib.util.find_spec("jax") is None)

@@ -29,19 +29,19 @@ TINY = ("task=logreg", "workers=1", "division=open", "task.epochs=1", "goal=none
 FLOWS = ("scaling", "backends", "tuning", "network", "suite", "sync")
 
 
-def plan(output: Path, *words: str, seeds: tuple[int, ...]) -> Study:
+def plan(output: Path, *overrides: str, seeds: tuple[int, ...]) -> Study:
     """Begin a study of one point in `output`."""
-    found = study.load(study.folder(output, "tiny")) or study.new("tiny", question="Does a flow resume?")
-    key = identity.key(compose.compose(words))
-    line = Invocation(at="2026-11-21T00:00:00+00:00", words=words, repeats=len(seeds))
-    found = study.extended(found, {key: words}, invocation=line, seeds=seeds)
-    study.save(found, study.folder(output, "tiny"))
-    return found
+    result = study.load(study.folder(output, "tiny")) or study.new("tiny", question="Does a flow resume?")
+    key = identity.key(compose.compose(overrides))
+    line = Invocation(at="2026-11-21T00:00:00+00:00", overrides=overrides, repeats=len(seeds))
+    result = study.extended(result, {key: overrides}, invocation=line, seeds=seeds)
+    study.save(result, study.folder(output, "tiny"))
+    return result
 
 
-def flow(name: str, *words: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+def flow(name: str, *arguments: str, environment: dict[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, f"pipelines/{name}.py", *words],
+        [sys.executable, f"pipelines/{name}.py", *arguments],
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
@@ -74,9 +74,9 @@ def test_a_night_that_was_killed_resumes_without_repeating_a_run_and_fails_for_a
     }
     data = manifest_hash(registry.load("logreg").prepare(compose.compose(TINY).task, data_root))
     for seed in range(10, 16):
-        seconds, told = seed, {"seed": seed, "data_hash": data}
-        earlier(tmp_path / "baseline", "task=logreg", **told, time_to_accuracy=0.1 * seconds + 10)
-        measured(tonight, "task=logreg", **told, time_to_accuracy=0.15 * seconds + 15)
+        seconds, values = seed, {"seed": seed, "data_hash": data}
+        earlier(tmp_path / "baseline", "task=logreg", **values, time_to_accuracy=0.1 * seconds + 10)
+        measured(tonight, "task=logreg", **values, time_to_accuracy=0.15 * seconds + 15)
     done: dict[str, Any] = {"status": "completed", "goal": None, "time_to_accuracy": None, "data_hash": data}
     measured(tonight, *TINY, seed=1, **done)
     plan(tonight, *TINY, seeds=(1, 2))
@@ -85,11 +85,11 @@ def test_a_night_that_was_killed_resumes_without_repeating_a_run_and_fails_for_a
     def count(kind: str) -> int:
         return sum(event["key"] == kind for event in events.read(log)) if log.exists() else 0
 
-    words = ("--study", "tiny", "--baseline", str(tmp_path / "baseline"))
+    options = ("--study", "tiny", "--baseline", str(tmp_path / "baseline"))
     own = tmp_path / "tmp"  # of Metaflow, which leaves its files when it is killed
     own.mkdir()
     places = {"TMPDIR": str(own), "RAY_TMPDIR": tempfile.gettempdir()}
-    killed = flow("suite", "run", *words, environment=environment | places)
+    killed = flow("suite", "run", *options, environment=environment | places)
     until(lambda: count(study.STARTED) == 1 or killed.poll() is not None)
     assert count(study.ENDED) == 0
     run = next(e["value"]["pid"] for e in reversed(events.read(log)) if e["key"] == study.STARTED)
@@ -119,18 +119,18 @@ def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("stages")
 
 
-def measured(output: Path, *words: str, seed: int, **changes: Any) -> None:
+def measured(output: Path, *overrides: str, seed: int, **changes: Any) -> None:
     """Leave a run in its folder, and in the plan."""
-    made = plan(output, *words, seeds=(seed,))
+    made = plan(output, *overrides, seeds=(seed,))
     folder = output / f"2026-11-21T00-run-{seed:x}"
     folder.mkdir()
-    key = identity.key(compose.compose(words))
+    key = identity.key(compose.compose(overrides))
     assert key in {point.key for point in made.points}
-    save(record(*words, key=key, seed=seed, run_id=folder.name, **changes), folder)
+    save(record(*overrides, key=key, seed=seed, run_id=folder.name, **changes), folder)
 
 
 def test_the_fastest_setting_is_chosen_for_each_number_of_workers(stages: ModuleType, tmp_path: Path) -> None:
-    words = ("task=logreg", "division=open", "task.recipe=mlbench2018", "task.validation=split")
+    overrides = ("task=logreg", "division=open", "task.recipe=mlbench2018", "task.validation=split")
     times = {
         (1, "0.1"): (9.0, 9.0), (1, "10"): (5.0, 6.0), (1, "1000"): (None, None),
         (2, "null"): (4.0, 4.5, None), (2, "10"): (5.0, 5.0, 5.0), (3, "10"): (None, 1.0),
@@ -138,8 +138,9 @@ def test_the_fastest_setting_is_chosen_for_each_number_of_workers(stages: Module
     runs = [(*point, time) for point, each in times.items() for time in each]
     for seed, (workers, alpha, time) in enumerate(runs):
         measured(
-            tmp_path, *words, f"workers={workers}", f"task.alpha={alpha}", seed=seed, time_to_accuracy=time,
-            status="goal_not_reached" if time is None else "goal_reached", oversubscribed=workers == 2,
+            tmp_path, *overrides, f"workers={workers}", f"task.alpha={alpha}", seed=seed,
+            time_to_accuracy=time, status="goal_not_reached" if time is None else "goal_reached",
+            oversubscribed=workers == 2,
         )  # fmt: skip
     chosen = stages.fastest("tiny", ("task.alpha", "task.batch_size"))
     assert chosen == [
@@ -165,21 +166,21 @@ def test_the_tables_of_all_runs_are_joined_with_their_runs(stages: ModuleType, t
     assert stages.join_tables("tiny", "logreg", files="backends") == []
     parquet, png = stages.join_tables("tiny", "allreduce", files="backends")
     joined = pq.read_table(parquet).to_pylist()
-    assert Counter(one["run_id"][-1] for one in joined) == {"1": 2, "2": 2}
+    assert Counter(row["run_id"][-1] for row in joined) == {"1": 2, "2": 2}
     assert Path(png).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.wing("emulation")
 @pytest.mark.filterwarnings("ignore:The _yaml extension module:DeprecationWarning")  # metaflow's PyYAML
 def test_sync_strategies_are_tabulated_with_bytes_steps_and_time(stages: ModuleType, tmp_path: Path) -> None:
-    words = ("task=logreg", "goal=89", "workers=2", "division=open", "sync=compression")
+    overrides = ("task=logreg", "goal=89", "workers=2", "division=open", "sync=compression")
     slow = ("network=1gbit_1ms", "network.bandwidth_mbit_s=20")
     for seed in range(5):
         more = {"steps": 100 + seed, "time_to_accuracy": 2.0 + seed, "status": "goal_reached"}
         more["bytes_sent_per_step"] = RankStats.of([1000.0, 3000.0])
-        measured(tmp_path, *words, "sync.method=topk", seed=seed, **more)
+        measured(tmp_path, *overrides, "sync.method=topk", seed=seed, **more)
     local = ("task=logreg", "goal=89", "workers=2", "division=open", "sync=local_sgd")
-    others = (words, (*words, *slow), (*local, "sync.outer_lr=0.7"), (*local, "sync.outer_lr=1"))
+    others = (overrides, (*overrides, *slow), (*local, "sync.outer_lr=0.7"), (*local, "sync.outer_lr=1"))
     for seed, other in enumerate(others, start=5):
         measured(tmp_path, *other, seed=seed)
     (heading, _, *rows) = (
@@ -187,7 +188,7 @@ def test_sync_strategies_are_tabulated_with_bytes_steps_and_time(stages: ModuleT
         .table(stages.points(stages.load_results("tiny", []).records))
         .splitlines()
     )
-    telling = [tuple(cell.strip() for cell in one.strip("|").split("|")[2:4]) for one in rows]
+    telling = [tuple(cell.strip() for cell in row.strip("|").split("|")[2:4]) for row in rows]
     assert telling == [
         ("20 Mbit/s and 1 ms", "compression method=powersgd"),
         ("host", "compression method=powersgd"),
@@ -204,12 +205,12 @@ def test_sync_strategies_are_tabulated_with_bytes_steps_and_time(stages: ModuleT
     assert named["steps to goal"].startswith("102 (") and named["time to goal"].startswith("4.0 s (")
 
 
-def earlier(output: Path, *words: str, seed: int, **changes: Any) -> None:
+def earlier(output: Path, *overrides: str, seed: int, **changes: Any) -> None:
     """Leave a run of the baseline in its folder."""
     folder = output / f"b-{seed:x}"
     folder.mkdir(parents=True)
-    key = identity.key(compose.compose(words))
-    save(record(*words, key=key, seed=seed, run_id=folder.name, **changes), folder)
+    key = identity.key(compose.compose(overrides))
+    save(record(*overrides, key=key, seed=seed, run_id=folder.name, **changes), folder)
 
 
 @pytest.mark.parametrize(("factor", "slower"), [(1.0, False), (1.5, True)])
@@ -220,8 +221,8 @@ def test_a_point_that_is_shown_to_be_slower_than_the_baseline_fails(
         seconds = 10 + 0.1 * seed
         earlier(tmp_path / "baseline", "task=logreg", seed=seed, time_to_accuracy=seconds)
         measured(tmp_path, "task=logreg", seed=seed, time_to_accuracy=factor * seconds)
-    said, found = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
-    assert bool(found) is slower and len(said) + len(found) == 1
+    said, problems = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
+    assert bool(problems) is slower and len(said) + len(problems) == 1
     assert stages.compare_with_baseline("tiny", "", limit=0.05) == ([], [])
 
 
@@ -232,9 +233,9 @@ def test_a_point_that_reaches_its_goal_no_more_fails_with_the_suites_three_runs(
     for seed in range(3):
         earlier(tmp_path / "baseline", "task=logreg", seed=seed, time_to_accuracy=10 + 0.1 * seed)
         measured(tmp_path, "task=logreg", seed=seed, time_to_accuracy=None, status=status)
-    said, found = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
+    said, problems = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
     assert said == []
-    assert found == ["logreg 2 workers: 3 of B's 3 runs missed the goal, of A's 0 of 3"]
+    assert problems == ["logreg 2 workers: 3 of B's 3 runs missed the goal, of A's 0 of 3"]
 
 
 def test_a_point_that_has_left_the_suite_fails_and_a_new_one_is_told(
@@ -245,8 +246,8 @@ def test_a_point_that_has_left_the_suite_fails_and_a_new_one_is_told(
         earlier(tmp_path / "baseline", "task=logreg", "workers=2", seed=10 + seed)
         measured(tmp_path, "task=logreg", "workers=2", seed=20 + seed)
         measured(tmp_path, "task=logreg", "workers=3", seed=30 + seed)
-    said, found = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
-    assert found == ["logreg 1 worker: in the baseline, but missing from this run"]
+    said, problems = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
+    assert problems == ["logreg 1 worker: in the baseline, but missing from this run"]
     assert [line.split(":")[:2] for line in said] == [
         ["logreg 2 workers", " no difference shown"],
         ["logreg 3 workers", " new, not in the baseline"],
@@ -257,8 +258,8 @@ def test_data_that_changed_fail_the_suite(stages: ModuleType, tmp_path: Path) ->
     for seed in range(3):
         earlier(tmp_path / "baseline", "task=logreg", seed=seed, data_hash="a" * 16)
         measured(tmp_path, "task=logreg", seed=seed, data_hash="b" * 16)
-    said, (found,) = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
-    assert said == [] and "cannot be compared: data is aaaa" in found
+    said, (problem,) = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
+    assert said == [] and "cannot be compared: data is aaaa" in problem
 
 
 def test_of_a_baseline_that_has_the_study_its_other_runs_do_not_count(
@@ -268,5 +269,5 @@ def test_of_a_baseline_that_has_the_study_its_other_runs_do_not_count(
         measured(tmp_path / "baseline", "task=logreg", seed=seed)
         earlier(tmp_path / "baseline", "task=resnet20", seed=20 + seed)
         measured(tmp_path, "task=logreg", seed=30 + seed)
-    said, found = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
-    assert len(said) == 1 and found == []
+    said, problems = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
+    assert len(said) == 1 and problems == []

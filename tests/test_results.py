@@ -89,7 +89,7 @@ def test_show_takes_any_part_of_a_name_that_no_other_has(root: Path, capsys: Any
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["show", "nothing"], "is called 'nothing'"),
         (["show", "2026"], "'2026' is a part of 2 runs' names"),
@@ -116,17 +116,17 @@ def test_show_takes_any_part_of_a_name_that_no_other_has(root: Path, capsys: Any
     ],
 )
 def test_mistakes_are_sentences_with_exit_code_2(
-    root: Path, capsys: Any, words: list[str], told: str
+    root: Path, capsys: Any, arguments: list[str], message: str
 ) -> None:
-    assert results.main([*words, f"output_root={root}"]) == 2
-    assert told in capsys.readouterr().err
+    assert results.main([*arguments, f"output_root={root}"]) == 2
+    assert message in capsys.readouterr().err
 
 
-def timed(root: Path, words: list[str], times: Sequence[float | None], *, first_seed: int = 10) -> None:
+def timed(root: Path, overrides: list[str], times: Sequence[float | None], *, first_seed: int = 10) -> None:
     """Leave one finished run a time; None is a run that missed its goal."""
     for number, seconds in enumerate(times, start=first_seed):
-        name = "-".join(["run", *words]).replace("=", "")
-        run = Run(root, *words, seed=number, name=name, epoch_s=seconds or EPOCH_S)
+        name = "-".join(["run", *overrides]).replace("=", "")
+        run = Run(root, *overrides, seed=number, name=name, epoch_s=seconds or EPOCH_S)
         run.validate(95.0 if seconds else 50.0)
         run.end("goal_reached" if seconds else "goal_not_reached")
 
@@ -138,9 +138,9 @@ def test_list_selects(root: Path, capsys: Any) -> None:
     timed(root, ["workers=3"], [10.0])
     timed(root, ["workers=4", "task=resnet20"], [10.0])
 
-    def names(*words: str) -> list[str]:
-        assert results.main(["list", *words, f"output_root={root}", "--json"]) == 0
-        return [one["run"] for one in json.loads(capsys.readouterr().out)]
+    def names(*arguments: str) -> list[str]:
+        assert results.main(["list", *arguments, f"output_root={root}", "--json"]) == 0
+        return [row["run"] for row in json.loads(capsys.readouterr().out)]
 
     assert len(names()) == 4
     assert names("workers=3,4") == ["run-workers3-a", "run-workers4-taskresnet20-a"]
@@ -159,17 +159,17 @@ def test_list_selects(root: Path, capsys: Any) -> None:
 def test_compare_is_a_table_with_a_verdict(root: Path, capsys: Any) -> None:
     timed(root, ["workers=1"], FAST)
     timed(root, ["workers=3"], SLOW, first_seed=30)
-    words = ["compare", "workers=1", "workers=3", "task=logreg", f"output_root={root}"]
-    assert results.main(words) == 0
+    arguments = ["compare", "workers=1", "workers=3", "task=logreg", f"output_root={root}"]
+    assert results.main(arguments) == 0
     shown = capsys.readouterr().out
     assert "differs: workers 1 -> 3" in shown and "verdict: B is slower (time to accuracy)" in shown
     line = next(line for line in shown.splitlines() if line.startswith("time to accuracy"))
     assert line.split()[-1] == "independent" and "1.199" in line
-    assert results.main([*words, "--fail-if-slower", "5%"]) == 1
+    assert results.main([*arguments, "--fail-if-slower", "5%"]) == 1
     assert "B slower by more than 5 %: yes" in capsys.readouterr().out
-    assert results.main([*words, "--fail-if-slower=25%"]) == 0
+    assert results.main([*arguments, "--fail-if-slower=25%"]) == 0
     assert "B slower by more than 25 %: not shown" in capsys.readouterr().out
-    assert results.main([*words[:1], *words[2:0:-1], *words[3:], "--fail-if-slower", "5%"]) == 0
+    assert results.main([*arguments[:1], *arguments[2:0:-1], *arguments[3:], "--fail-if-slower", "5%"]) == 0
     assert "verdict: B is faster" in capsys.readouterr().out
 
 
@@ -177,8 +177,8 @@ def test_studies_are_compared_point_by_point(root: Path, capsys: Any) -> None:
     for name, workers, times in (("old", 1, FAST), ("new", 3, SLOW)):
         timed(root, [f"workers={workers}"], times, first_seed=10 * workers)
         runs = [reader.load(path) for path in root.glob(f"run-workers{workers}-*/record.json")]
-        point = study.Point(
-            key=runs[0].key, words=(f"workers={workers}",), seeds=tuple(run.seed for run in runs)
+        point = study.StudyPoint(
+            key=runs[0].key, overrides=(f"workers={workers}",), seeds=tuple(run.seed for run in runs)
         )
         plan = study.new(name, question="?").model_copy(update={"points": (point,)})
         study.save(plan, study.folder(root, name))
@@ -192,8 +192,8 @@ def test_studies_are_compared_point_by_point(root: Path, capsys: Any) -> None:
 def test_compare_as_json_has_no_infinite_number(root: Path, capsys: Any) -> None:
     timed(root, ["workers=1"], FAST)
     timed(root, ["workers=3"], [None, None, None, None])
-    words = ["compare", "workers=1", "workers=3", f"output_root={root}", "--json"]
-    assert results.main([*words, "--fail-if-slower", "5%"]) == 1
+    arguments = ["compare", "workers=1", "workers=3", f"output_root={root}", "--json"]
+    assert results.main([*arguments, "--fail-if-slower", "5%"]) == 1
     (pair,) = json.loads(capsys.readouterr().out)["pairs"]
     assert pair["verdict"] == "slower" and pair["regression"] is True
     assert pair["measures"]["time_to_accuracy"]["ratio"] == "infinite"
@@ -204,16 +204,16 @@ def test_compare_as_json_has_no_infinite_number(root: Path, capsys: Any) -> None
 def test_one_run_on_each_side_has_no_verdict_and_an_exit_code_of_its_own(root: Path, capsys: Any) -> None:
     timed(root, ["workers=1"], [1.0])
     timed(root, ["workers=3"], [9.0])
-    words = ["compare", "workers=1", "workers=3", f"output_root={root}"]
-    assert results.main(words) == 0
+    arguments = ["compare", "workers=1", "workers=3", f"output_root={root}"]
+    assert results.main(arguments) == 0
     capsys.readouterr()
-    assert results.main([*words, "--fail-if-slower", "5%"]) == 3
+    assert results.main([*arguments, "--fail-if-slower", "5%"]) == 3
     verdict, gate, *_ = capsys.readouterr().out.splitlines()
     assert verdict == "verdict: no verdict: one run per side: no difference can be shown, run at least 3"
     assert gate == "B slower by more than 5 %: no verdict"
     timed(root, ["workers=1", "hardware.threads_per_worker=2"], FAST, first_seed=50)
     timed(root, ["workers=3", "hardware.threads_per_worker=2"], SLOW, first_seed=60)
-    assert results.main([*words, "--fail-if-slower", "5%"]) == 1, "slower in one pair counts first"
+    assert results.main([*arguments, "--fail-if-slower", "5%"]) == 1, "slower in one pair counts first"
     capsys.readouterr()
 
 
@@ -224,23 +224,23 @@ def test_runs_that_were_all_disturbed_fail_no_gate_until_they_are_asked_for(root
             sentence = f"other processes used 1.{number} of the 2 CPUs of here while it trained"
             changes = {"disturbances": [sentence], "caveats": [sentence]}
             reader.load(path).model_copy(update=changes).save(path.parent)
-    words = ["compare", "workers=1", "workers=3", "task=logreg", f"output_root={root}"]
-    assert results.main([*words, "--fail-if-slower", "5%"]) == 3
+    arguments = ["compare", "workers=1", "workers=3", "task=logreg", f"output_root={root}"]
+    assert results.main([*arguments, "--fail-if-slower", "5%"]) == 3
     shown = capsys.readouterr().out
     assert shown.startswith("verdict: no verdict: all 8 runs disturbed (--with-disturbed counts them)\n")
     assert sum(line.startswith("note:") for line in shown.splitlines()) == 1
-    assert results.main([*words, "--fail-if-slower", "5%", "--with-disturbed"]) == 1
+    assert results.main([*arguments, "--fail-if-slower", "5%", "--with-disturbed"]) == 1
     assert "B is slower (time to accuracy); 8 disturbed runs counted" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_plot_makes_the_report_of_a_selection(root: Path, tmp_path: Path, capsys: Any) -> None:
     timed(root, ["workers=1"], FAST[:2])
-    place = tmp_path / "figures"
-    assert results.main(["plot", "workers=1", f"to={place}", f"output_root={root}"]) == 0
+    folder = tmp_path / "figures"
+    assert results.main(["plot", "workers=1", f"to={folder}", f"output_root={root}"]) == 0
     named = {Path(line).name for line in capsys.readouterr().out.splitlines()}
     assert {"report.html", "summary.csv", "time_to_accuracy.png"} <= named
-    assert named <= {path.name for path in place.iterdir()}
+    assert named <= {path.name for path in folder.iterdir()}
 
 
 def mlflow_runs(root: Path) -> list[str]:
@@ -249,8 +249,8 @@ def mlflow_runs(root: Path) -> list[str]:
     client = MlflowClient(f"sqlite:///{root / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("mlbench")
     assert experiment is not None
-    found = client.search_runs([experiment.experiment_id])
-    return sorted(run.data.tags["mlbench.run_id"] for run in found)
+    runs = client.search_runs([experiment.experiment_id])
+    return sorted(run.data.tags["mlbench.run_id"] for run in runs)
 
 
 @pytest.mark.slow
@@ -269,16 +269,16 @@ def test_delete_asks_first(root: Path, capsys: Any, monkeypatch: pytest.MonkeyPa
         def isatty(self) -> bool:
             return True
 
-    words = ["delete", "status=goal_reached", f"output_root={root}"]
+    arguments = ["delete", "status=goal_reached", f"output_root={root}"]
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-    assert results.main(words) == 2  # nobody is there to be asked
+    assert results.main(arguments) == 2  # nobody is there to be asked
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
-    assert results.main(words) == 0
+    assert results.main(arguments) == 0
     shown = capsys.readouterr()
     assert "nothing was deleted" in shown.out and "2026-a-1" in shown.err
     assert (root / "2026-a-1").is_dir()
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
-    assert results.main(words) == 0
+    assert results.main(arguments) == 0
     assert not (root / "2026-a-1").exists() and (root / "2026-b-2").is_dir()
 
 
@@ -314,8 +314,8 @@ def test_delete_never_leaves_output_root(root: Path, tmp_path_factory: Any, caps
 
 
 def test_a_record_that_names_another_folder_deletes_nothing(root: Path, capsys: Any) -> None:
-    found = reader.load(root / "2026-a-1" / "record.json")
-    found.model_copy(update={"run_id": "../precious"}).save(root / "2026-a-1")
+    record = reader.load(root / "2026-a-1" / "record.json")
+    record.model_copy(update={"run_id": "../precious"}).save(root / "2026-a-1")
     (root.parent / "precious").mkdir(exist_ok=True)
     assert results.main(["delete", "precious", f"output_root={root}", "--yes"]) == 2
     assert "is the record of another run" in capsys.readouterr().err
@@ -344,8 +344,8 @@ def test_sync_brings_each_run_once_and_counts(root: Path, capsys: Any) -> None:
     damaged.log.unlink()
     events.append(damaged.log, "run_configuration", damaged.start | {"experiment": {"tracking_uri": None}})
     assert results.main(["sync", f"output_root={root}", "--json"]) == 1
-    found = {one["run_id"]: one["outcome"] for one in json.loads(capsys.readouterr().out)}
-    assert list(found.values()) == ["present", "present", "uploaded", "failed"]
+    outcomes = {row["run_id"]: row["outcome"] for row in json.loads(capsys.readouterr().out)}
+    assert list(outcomes.values()) == ["present", "present", "uploaded", "failed"]
     assert reader.load(root / "2026-c-3" / "record.json").status == "interrupted"
 
 
@@ -354,9 +354,9 @@ def test_a_store_that_is_down_is_one_sentence(root: Path, capsys: Any) -> None:
         port = free.getsockname()[1]
     uri = f"http://me:secret@127.0.0.1:{port}"
     assert results.main(["sync", f"output_root={root}", f"tracking_uri={uri}"]) == 2
-    told = capsys.readouterr().err
-    assert f"the MLflow store http://127.0.0.1:{port} does not answer" in told
-    assert "secret" not in told
+    message = capsys.readouterr().err
+    assert f"the MLflow store http://127.0.0.1:{port} does not answer" in message
+    assert "secret" not in message
 
 
 def test_points_of_one_side_are_told_apart_and_opposite_verdicts_are_said(root: Path, capsys: Any) -> None:
@@ -399,9 +399,9 @@ def test_a_short_id_names_one_run_alone() -> None:
 def test_list_sorts_and_takes_the_newest(root: Path, capsys: Any) -> None:
     timed(root, ["workers=3"], [10.0, 5.0])
 
-    def names(*words: str) -> list[str]:
-        assert results.main(["list", *words, f"output_root={root}", "--json"]) == 0
-        return [one["run"] for one in json.loads(capsys.readouterr().out)]
+    def names(*arguments: str) -> list[str]:
+        assert results.main(["list", *arguments, f"output_root={root}", "--json"]) == 0
+        return [row["run"] for row in json.loads(capsys.readouterr().out)]
 
     in_order = names()
     assert names("last=2") == in_order[-2:]
@@ -421,10 +421,10 @@ def test_show_takes_the_id_that_mlflow_gave_the_run(root: Path, capsys: Any) -> 
     assert results.main(["sync", f"output_root={root}"]) == 0
     client = open_client(default_store(root), artifacts=None)
     assert client is not None
-    found = client.find("2026-a-1")
-    assert found is not None
+    run = client.find("2026-a-1")
+    assert run is not None
     capsys.readouterr()
-    assert results.main(["show", found.info.run_id, f"output_root={root}", "--json"]) == 0
+    assert results.main(["show", run.info.run_id, f"output_root={root}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["run_id"] == "2026-a-1"
     assert results.main(["show", 32 * "0", f"output_root={root}"]) == 2
     assert 32 * "0" in capsys.readouterr().err
@@ -440,20 +440,20 @@ def test_what_noise_left_out_is_counted_in_the_verdict_and_comes_back_on_request
     reason = "other processes used 1.5 of the 2 CPUs of here while it trained"
     changed = reader.load(noisy).model_copy(update={"disturbances": [reason], "caveats": [reason]})
     changed.save(noisy.parent)
-    words = ["compare", "workers=1", "workers=3", "task=logreg", f"output_root={root}"]
-    assert results.main(words) == 0
+    arguments = ["compare", "workers=1", "workers=3", "task=logreg", f"output_root={root}"]
+    assert results.main(arguments) == 0
     shown = capsys.readouterr().out
     verdict = next(line for line in shown.splitlines() if line.startswith("verdict"))
     assert verdict.endswith("; 1 run left out for noise (--with-disturbed counts them)")
     assert "workers, gloo, local, 4 runs" in shown and reason in shown
-    assert results.main([*words, "--with-disturbed"]) == 0
+    assert results.main([*arguments, "--with-disturbed"]) == 0
     shown = capsys.readouterr().out
     assert "left out" not in shown and "workers, gloo, local, 5 runs" in shown
     assert "; 1 disturbed run counted\n" in shown
-    place = tmp_path / "report"
-    words = ["plot", "workers=3", "--with-disturbed", f"to={place}", f"output_root={root}"]
-    assert results.main(words) == 0
-    page = (place / "report.html").read_text()
+    folder = tmp_path / "report"
+    arguments = ["plot", "workers=3", "--with-disturbed", f"to={folder}", f"output_root={root}"]
+    assert results.main(arguments) == 0
+    page = (folder / "report.html").read_text()
     assert "5 of 5" in page and reason in page
 
 
@@ -462,8 +462,8 @@ def test_two_points_that_look_alike_are_told_apart_by_the_field_in_which_they_di
 ) -> None:
     timed(root, ["workers=3", "hardware.threads_per_worker=1"], FAST)
     timed(root, ["workers=3", "hardware.threads_per_worker=2"], SLOW, first_seed=30)
-    words = ["compare", "hardware.threads_per_worker=1", "hardware.threads_per_worker=2"]
-    assert results.main([*words, f"output_root={root}"]) == 0
+    arguments = ["compare", "hardware.threads_per_worker=1", "hardware.threads_per_worker=2"]
+    assert results.main([*arguments, f"output_root={root}"]) == 0
     a, b = capsys.readouterr().out.splitlines()[1:3]
     assert "threads_per_worker=1, 4 runs" in a and "threads_per_worker=2, 4 runs" in b
 
@@ -495,11 +495,11 @@ def test_runs_that_say_that_they_are_of_a_study_are_its_runs(root: Path, capsys:
     assert results.main(["show", "study:tutorial", where, "--csv"]) == 0
     first, second = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (first["workers"], second["workers"]) == ("1", "2")
-    assert [float(one["time_to_accuracy_s"]) for one in (first, second)] == [10.05, 12.05]
+    assert [float(row["time_to_accuracy_s"]) for row in (first, second)] == [10.05, 12.05]
     assert results.main(["show", "run-workers1-studytutorial-a", where, "--csv"]) == 2
     assert "show study:NAME --csv" in capsys.readouterr().err
     assert results.main(["show", "study:none", where]) == 2
-    point = study.Point(key="k", words=(), seeds=(1,))
+    point = study.StudyPoint(key="k", overrides=(), seeds=(1,))
     plan = study.new("planned", question="?").model_copy(update={"points": (point,)})
     study.save(plan, study.folder(root, "planned"))
     capsys.readouterr()
@@ -510,7 +510,7 @@ def test_runs_that_say_that_they_are_of_a_study_are_its_runs(root: Path, capsys:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["plot", "2026", "to=report.html"], "to=report.html is the name of a .html file"),
         (["export", "2026", "to=runs.tar.gz"], "export writes a folder or one .zip file"),
@@ -519,11 +519,11 @@ def test_runs_that_say_that_they_are_of_a_study_are_its_runs(root: Path, capsys:
     ],
 )
 def test_what_is_no_folder_and_what_matches_nothing_is_a_mistake(
-    root: Path, capsys: Any, words: list[str], told: str
+    root: Path, capsys: Any, arguments: list[str], message: str
 ) -> None:
-    assert results.main([*words, f"output_root={root}"]) == 2
-    assert told in capsys.readouterr().err
-    assert not Path(words[-1].removeprefix("to=")).exists()
+    assert results.main([*arguments, f"output_root={root}"]) == 2
+    assert message in capsys.readouterr().err
+    assert not Path(arguments[-1].removeprefix("to=")).exists()
 
 
 def test_a_folder_of_runs_that_is_not_there_is_told_in_a_notebook(tmp_path: Path) -> None:

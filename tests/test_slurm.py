@@ -37,8 +37,8 @@ def test_the_scripts_are_valid_shell(scripts: list[Path]) -> None:
         subprocess.run(["bash", "-n", script], check=True)
     if shutil.which("shellcheck") is None:
         pytest.skip("there is no shellcheck: apt-get install shellcheck")
-    found = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout
+    result = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
 
 
 @pytest.mark.parametrize("nodes", ["1", "4"])
@@ -56,8 +56,8 @@ def test_the_script_starts_ray_on_every_node_and_hands_on_words_and_exit_code(
         **os.environ, **job, "SLURM_CPUS_PER_TASK": "8", "LOG": str(log), "MLBENCH_VENV": str(tmp_path),
         "PYTHON": sys.executable, "PATH": f"{programs}:{os.environ['PATH']}",
     }  # fmt: skip
-    words = ["task=gnmt", "workers=16", "study=a b"]
-    done = subprocess.run(["bash", scripts[0], *words], env=environment, cwd=tmp_path)
+    overrides = ["task=gnmt", "workers=16", "study=a b"]
+    done = subprocess.run(["bash", scripts[0], *overrides], env=environment, cwd=tmp_path)
     assert done.returncode == 2
     first, *others, run, last = log.read_text().splitlines()
     assert first == (

@@ -63,18 +63,18 @@ class Slurm:
     login: list[str]
     environment: dict[str, str]
 
-    def __call__(self, *words: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *command: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
         """Run a command of Slurm."""
         return subprocess.run(
-            [*self.login, *map(str, words)], env=self.environment, cwd=cwd, timeout=PATIENCE_S,
+            [*self.login, *map(str, command)], env=self.environment, cwd=cwd, timeout=PATIENCE_S,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 
-    def job(self, script: str, *words: object, cwd: Path) -> tuple[int, str]:
+    def job(self, script: str, *arguments: object, cwd: Path) -> tuple[int, str]:
         """Submit a script of the page in a folder and wait; return its exit code, and what it printed."""
         (cwd / "mlbench.sbatch").write_text(script)
         limits = ["--wait", "--nodes=2", "--cpus-per-task=1", "--output=out.log"]
-        done = self("sbatch", *limits, "mlbench.sbatch", *words, cwd=cwd)
+        done = self("sbatch", *limits, "mlbench.sbatch", *arguments, cwd=cwd)
         logs = [path.read_text() for path in cwd.glob("*.log")]
         return done.returncode, "\n".join([done.stdout, *logs])
 
@@ -138,8 +138,8 @@ def scripts() -> list[str]:
 def test_a_job_trains_on_a_ray_of_its_own_on_both_nodes_and_ends_it(
     slurm: Slurm, scripts: list[str], tmp_path: Path, data_root: Path
 ) -> None:
-    words = ["task=logreg", "workers=2", "hardware.workers_per_node=1", "hardware.cpus=1", "seed=7"]
-    code, text = slurm.job(scripts[0], *words, f"data_root={data_root}", cwd=tmp_path)
+    overrides = ["task=logreg", "workers=2", "hardware.workers_per_node=1", "hardware.cpus=1", "seed=7"]
+    code, text = slurm.job(scripts[0], *overrides, f"data_root={data_root}", cwd=tmp_path)
     assert code == 0 and "GOAL REACHED" in text, text
     record = Runs(tmp_path / "runs").record()
     assert sorted(node.hostname for node in record.nodes) == list(HOSTS)

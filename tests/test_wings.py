@@ -33,8 +33,8 @@ def points(project: str, *, without: str | None = None) -> str:
     groups = tomllib.loads(project)["project"]["entry-points"]
     lines = []
     for group, entries in groups.items():
-        kept = {name: value for name, value in entries.items() if f"mlbench.wings.{without}" not in value}
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in kept.items())]
+        rest = {name: value for name, value in entries.items() if f"mlbench.wings.{without}" not in value}
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in rest.items())]
     return "\n".join(lines)
 
 
@@ -68,15 +68,15 @@ def install(tree: Path, *, without: str | None) -> None:
     (metadata / "entry_points.txt").write_text(entries)
 
 
-def run(tree: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def run(tree: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a command of the tree's mlbench, in the tree."""
     environment = os.environ | {"PYTHONPATH": str(tree), "MLBENCH_CONFIG_DIR": "", "COLUMNS": "120"}
-    return subprocess.run([*map(str, words)], cwd=tree, env=environment, capture_output=True, text=True)
+    return subprocess.run([*map(str, command)], cwd=tree, env=environment, capture_output=True, text=True)
 
 
 def mlbench(tree: Path, line: str) -> subprocess.CompletedProcess[str]:
-    command, *words = shlex.split(line)
-    return run(tree, sys.executable, "-m", f"mlbench.{command}", *words)
+    command, *arguments = shlex.split(line)
+    return run(tree, sys.executable, "-m", f"mlbench.{command}", *arguments)
 
 
 def test_every_wing_is_removed_here() -> None:
@@ -90,11 +90,13 @@ def test_every_wing_is_removed_here() -> None:
 def test_the_rest_works_without_a_wing(wing: str, removed: Path) -> None:
     """With the metadata of before, which still name its entry points, and without these."""
     line, sentence = ASKED[wing]
-    for without, told in ((None, f"mlbench.wings.{wing}"), (wing, sentence)):
+    for without, message in ((None, f"mlbench.wings.{wing}"), (wing, sentence)):
         install(removed, without=without)
-        asked = mlbench(removed, line)
-        assert (asked.returncode, len(asked.stderr.splitlines()), asked.stdout) == (2, 1, ""), asked.stderr
-        assert told in asked.stderr and "(" in asked.stderr, "the way out is in brackets"
+        result = mlbench(removed, line)
+        assert (result.returncode, len(result.stderr.splitlines()), result.stdout) == (2, 1, ""), (
+            result.stderr
+        )
+        assert message in result.stderr and "(" in result.stderr, "the way out is in brackets"
         for works in WORKS if without else WORKS[:1]:
             done = mlbench(removed, works)
             assert done.returncode == 0 and done.stdout, (works, done.stderr)

@@ -21,8 +21,15 @@ SETTINGS = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit
 
 
 def lint(*paths: Path) -> subprocess.CompletedProcess[str]:
-    words = [str(LINTER), "--offline", "--no-progress", "--pedantic", "--strict-collection", *map(str, paths)]
-    return subprocess.run(words, capture_output=True, text=True)
+    command = [
+        str(LINTER),
+        "--offline",
+        "--no-progress",
+        "--pedantic",
+        "--strict-collection",
+        *map(str, paths),
+    ]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 @pytest.mark.skipif(LINTER is None, reason="zizmor is not installed")
@@ -49,9 +56,9 @@ def test_no_workflow_knows_a_secret_or_may_write() -> None:
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
-def git(*words: str, at: Path) -> str:
+def git(*arguments: str, at: Path) -> str:
     return subprocess.run(
-        ["git", *SETTINGS, *words], cwd=at, check=True, capture_output=True, text=True
+        ["git", *SETTINGS, *arguments], cwd=at, check=True, capture_output=True, text=True
     ).stdout.strip()
 
 
@@ -83,36 +90,36 @@ def push(clone: Path, branch: str) -> None:
 def steps(name: str, author: Path) -> tuple[int, str, Path]:
     """Run a workflow's shell steps but for its installation; return code, summary and RUNNER_TEMP."""
     (job,) = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())["jobs"].values()
-    place = author.parent / f"runner-{len(list(author.parent.iterdir()))}"
-    git("clone", "-q", "-b", "results", "origin.git", str(place / "work"), at=author.parent)
-    summary = place / "summary.md"
+    folder = author.parent / f"runner-{len(list(author.parent.iterdir()))}"
+    git("clone", "-q", "-b", "results", "origin.git", str(folder / "work"), at=author.parent)
+    summary = folder / "summary.md"
     summary.touch()
-    (place / "tmp").mkdir()
-    base = git("rev-parse", "origin/main", at=place / "work")
-    variables = {"RUNNER_TEMP": str(place / "tmp"), "GITHUB_STEP_SUMMARY": str(summary), "BASE": base}
+    (folder / "tmp").mkdir()
+    base = git("rev-parse", "origin/main", at=folder / "work")
+    variables = {"RUNNER_TEMP": str(folder / "tmp"), "GITHUB_STEP_SUMMARY": str(summary), "BASE": base}
     variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     code = 0
     for step in job["steps"]:
         if "run" in step and step["name"] != "Install" and code == 0:
-            script = place / "step.sh"
+            script = folder / "step.sh"
             script.write_text(step["run"])
-            words = ["bash", "--noprofile", "--norc", "-e", str(script)]
+            command = ["bash", "--noprofile", "--norc", "-e", str(script)]
             done = subprocess.run(
-                words, cwd=place / "work", env=os.environ | variables, capture_output=True, text=True
+                command, cwd=folder / "work", env=os.environ | variables, capture_output=True, text=True
             )
             code = done.returncode
             with summary.open("a") as text:
                 text.write(done.stderr)
-    return code, summary.read_text(), place / "tmp"
+    return code, summary.read_text(), folder / "tmp"
 
 
 def test_a_pushed_branch_of_results_is_checked_by_the_base_branch(author: Path, tmp_path: Path) -> None:
-    code, told, _ = steps("submission.yml", author)
-    assert code == 0 and "### `lab-a/2026-11-24-two-cores`: accepted, logs complete" in told, told
+    code, summary, _ = steps("submission.yml", author)
+    assert code == 0 and "### `lab-a/2026-11-24-two-cores`: accepted, logs complete" in summary, summary
     (author / "README.md").write_text("mine\n")
     push(author, "results")
-    code, told, _ = steps("submission.yml", author)
-    assert code == 1 and "Refused: a pull request with results changes nothing else." in told, told
+    code, summary, _ = steps("submission.yml", author)
+    assert code == 1 and "Refused: a pull request with results changes nothing else." in summary, summary
     (author / "README.md").unlink()
 
     def faster(log: list[dict[str, Any]]) -> None:
@@ -120,16 +127,16 @@ def test_a_pushed_branch_of_results_is_checked_by_the_base_branch(author: Path, 
 
     hand_in(author / "submissions", tmp_path / "b", entity="lab-b", times=[6.25], first_seed=9, edit=faster)
     push(author, "results")
-    code, told, _ = steps("submission.yml", author)
-    assert code == 1 and "`lab-b/2026-11-24-two-cores`: refused" in told and "contradicts itself" in told, (
-        told
-    )
-    assert "`lab-a/2026-11-24-two-cores`: accepted" in told
+    code, summary, _ = steps("submission.yml", author)
+    assert (
+        code == 1 and "`lab-b/2026-11-24-two-cores`: refused" in summary and "contradicts itself" in summary
+    ), summary
+    assert "`lab-a/2026-11-24-two-cores`: accepted" in summary
 
 
 def test_the_site_is_built_of_what_the_repository_has(author: Path) -> None:
-    code, told, temporary = steps("site.yml", author)
-    assert code == 0, told
+    code, summary, temporary = steps("site.yml", author)
+    assert code == 0, summary
     index = (temporary / "site" / "index.html").read_text()
     assert "lab-a" in index and "Tier: self-reported" in index
     assert (temporary / "site" / ".zenodo.json").exists()

@@ -74,7 +74,7 @@ def convert(folder: Path, target: Path) -> tuple[int, int]:
         runs.append(run)
         curves += points
     for run in runs:
-        copies = [one["path"] for one in runs if one["sha256"] == run["sha256"] and one is not run]
+        copies = [other["path"] for other in runs if other["sha256"] == run["sha256"] and other is not run]
         if copies:
             run["caveats"].append(f"the same run was published again as {', '.join(copies)}")
     target.mkdir(parents=True, exist_ok=True)

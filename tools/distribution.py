@@ -36,15 +36,15 @@ def write(to: Path, *, root: Path = ROOT) -> list[Path]:
     return [sdist, *to.glob(f"{sdist.name.removesuffix('.tar.gz')}-*.whl")]
 
 
-def _git(*words: str, root: Path) -> bytes:
-    return subprocess.run(["git", *words], cwd=root, check=True, capture_output=True).stdout
+def _git(*arguments: str, root: Path) -> bytes:
+    return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True).stdout
 
 
 def _build(what: str, tree: Path, to: Path, epoch: str) -> None:
     to.mkdir(exist_ok=True)
-    words = [sys.executable, "-c", BUILD, what, str(to.resolve())]
+    command = [sys.executable, "-c", BUILD, what, str(to.resolve())]
     variables = os.environ | {"SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0", "LC_ALL": "C", "TZ": "UTC"}
-    done = subprocess.run(words, cwd=tree, env=variables, umask=0o022, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tree, env=variables, umask=0o022, capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
 
@@ -54,7 +54,7 @@ def _plain(sdist: Path, epoch: int) -> bytes:
     content = io.BytesIO()
     form = tarfile.USTAR_FORMAT
     with tarfile.open(sdist) as source, tarfile.open(fileobj=content, mode="w", format=form) as out:
-        for member in sorted(source.getmembers(), key=lambda one: one.name):
+        for member in sorted(source.getmembers(), key=lambda member: member.name):
             member.mtime, member.uid, member.gid, member.uname, member.gname = epoch, 0, 0, "", ""
             member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
             out.addfile(member, source.extractfile(member) if member.isfile() else None)

@@ -16,7 +16,7 @@ from mlbench.config import compose, plugins
 from mlbench.config.errors import UserError, comparable
 from mlbench.datasets import verify
 from mlbench.record import official, provenance
-from mlbench.record.official import Dataset, Recipe, Reference
+from mlbench.record.official import FrozenReference, PublishedDataset, Recipe
 from mlbench.tasks import registry
 from mlbench.tasks.awdlstm.data import WIKITEXT2_ARCHIVE
 from mlbench.tasks.logreg.data import EPSILON_SHA256
@@ -46,25 +46,25 @@ def measuring() -> str:
 
 def recipes() -> dict[str, Recipe]:
     """Return the hash of every shipped task's recipes at official scale; an always open task has none."""
-    found = {}
+    result = {}
     for task in (task for task in compose.choices("task") if not registry.load(task).Config.OPEN):
         for recipe in help.recipes(plugins.own_conf() / "task" / f"{task}.yaml"):
             experiment = compose.compose([f"task={task}", f"task.recipe={recipe}", "scale=official"])
             free: list[str] = sorted(registry.load(task).Config.FREE)
             sha256 = official.recipe_hash(experiment.plain(), free)
-            found[f"{task}/{recipe}"] = Recipe(sha256=sha256, free=free)
-    return found
+            result[f"{task}/{recipe}"] = Recipe(sha256=sha256, free=free)
+    return result
 
 
-def frozen(before: Reference | None, *, release: bool, data: list[Path]) -> Reference:
+def frozen(before: FrozenReference | None, *, release: bool, data: list[Path]) -> FrozenReference:
     """Return the reference of the sources as they are, with the data sets and releases of `before`."""
     datasets = dict(before.datasets) if before else {}
     for name in PUBLISHED:
-        known = datasets.get(name, Dataset(rows=None, inputs=None, prepared=None))
-        datasets[name] = known.model_copy(update=PUBLISHED[name])
+        dataset = datasets.get(name, PublishedDataset(rows=None, inputs=None, prepared=None))
+        datasets[name] = dataset.model_copy(update=PUBLISHED[name])
     for folder in data:
         content = verify.content(folder)
-        datasets[folder.name] = Dataset(
+        datasets[folder.name] = PublishedDataset(
             rows=content.data_rows, inputs=content.data_inputs, prepared=content.data_files
         )
     released = dict(before.measuring) if before else {}
@@ -74,7 +74,7 @@ def frozen(before: Reference | None, *, release: bool, data: list[Path]) -> Refe
             raise UserError(f"{mlbench.__version__} is a development version", hint="set mlbench.__version__")
         last = mlbench.__version__
         released[comparable(mlbench.__version__)] = measuring()
-    return Reference(
+    return FrozenReference(
         version=mlbench.__version__,
         released=last,
         sources=provenance.sources() if release else None,
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--release", action="store_true")
     parser.add_argument("--data", type=Path, action="append", default=[])
     options = parser.parse_args()
-    before = Reference.model_validate_json(PLACE.read_text("utf-8")) if PLACE.exists() else None
+    before = FrozenReference.model_validate_json(PLACE.read_text("utf-8")) if PLACE.exists() else None
     reference = frozen(before, release=options.release, data=options.data)
     PLACE.write_text(reference.model_dump_json(indent=2) + "\n", "utf-8")
 

@@ -24,13 +24,13 @@ def arrows(package: Path) -> tuple[set[str], set[tuple[str, str]]]:
     sys.path.insert(0, str(package.parent))
     graph = grimp.build_graph(package.name, cache_dir=None)
     rooms = {module: module.split(".")[1] for module in graph.modules if "." in module}
-    found = {
+    pairs = {
         (rooms[module], rooms[other])
         for module in rooms
         for other in graph.find_modules_directly_imported_by(module)
         if other in rooms and rooms[module] != rooms[other]
     }
-    return set(rooms.values()), found
+    return set(rooms.values()), pairs
 
 
 def main(checkout: Path) -> None:

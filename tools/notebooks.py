@@ -34,11 +34,11 @@ def outputs(book: NotebookNode) -> list[NotebookNode]:
 
 def texts(book: NotebookNode) -> list[str]:
     """Return what a notebook printed and showed as text; of a picture that there is one."""
-    shown = (one.get("data", {}) for one in outputs(book))
-    plain = (one.get("text/markdown") or one.get("text/plain", "") for one in shown)
+    shown = (output.get("data", {}) for output in outputs(book))
+    plain = (data.get("text/markdown") or data.get("text/plain", "") for data in shown)
     return [
-        "picture" if "image/png" in one.get("data", {}) else one.get("text") or text
-        for one, text in zip(outputs(book), plain, strict=True)
+        "picture" if "image/png" in output.get("data", {}) else output.get("text") or text
+        for output, text in zip(outputs(book), plain, strict=True)
     ]
 
 

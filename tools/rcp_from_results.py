@@ -31,7 +31,7 @@ RUN = re.compile(r"\| \d+ \| (?P<status>\w+) \| (?P<epochs>[\d.]+) \|")
 
 def references() -> dict[str, dict[str, Any]]:
     """Return the contents of rcp.json by task."""
-    found: dict[str, dict[str, Any]] = {}
+    contents: dict[str, dict[str, Any]] = {}
     for section in SECTION.finditer((ROOT / "docs" / "measurements" / "results.md").read_text()):
         task, scale = section["task"], section["scale"]
         where = WHERE.search(section[0])
@@ -51,7 +51,7 @@ def references() -> dict[str, dict[str, Any]]:
         plain = experiment.plain()
         values = fields(experiment.task, plain, workers=workers)
         name = benchmark(plain)
-        found.setdefault(task, {})[f"{name}_ref_{values['global_batch_size']}"] = rcp.record(
+        contents.setdefault(task, {})[f"{name}_ref_{values['global_batch_size']}"] = rcp.record(
             name,
             [float(epochs) for status, epochs in runs if status == "goal_reached"],
             hyperparameters=values,
@@ -59,7 +59,7 @@ def references() -> dict[str, dict[str, Any]]:
             when=f"{where['code']}, {where['day']}",
             platform=f"{workers} workers on {where['cpu']}",
         )
-    return found
+    return contents
 
 
 def main() -> None:

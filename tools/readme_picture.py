@@ -16,7 +16,7 @@ from mlbench.record import cost
 from mlbench.record.format import duration, usd
 from mlbench.report import render
 from mlbench.wings.prediction import command, forecast, model
-from mlbench.wings.prediction.forecast import Interval
+from mlbench.wings.prediction.forecast import PredictedInterval
 from mlbench.wings.prediction.model import Measurements
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "workers.svg"
@@ -34,14 +34,16 @@ def charts() -> list[Chart]:
     runs = command.published_runs(TASK)
     fit = model.fit(runs)
     forecasts = forecast.forecast(fit, command.worker_counts(fit, runs, MOST_WORKERS))
-    counts = [one.workers for one in forecasts]
-    times = [one.time_s for one in forecasts]
-    costs = [one.cost_usd for one in forecasts if one.cost_usd]
+    counts = [prediction.workers for prediction in forecasts]
+    times = [prediction.time_s for prediction in forecasts]
+    costs = [prediction.cost_usd for prediction in forecasts if prediction.cost_usd]
     assert len(costs) == len(counts) and runs.hardware.price is not None
     measured = {run.workers: run.total_s for run in runs.runs}
     usd_per_hour = runs.hardware.price.usd_per_hour
     paid = {k: cost.usd(s, cost.nodes(runs.hardware, k), usd_per_hour) for k, s in measured.items()}
-    hours, dollars = (ROOM * max(one.high or one.value for one in some) for some in (times, costs))
+    hours, dollars = (
+        ROOM * max(estimate.high or estimate.value for estimate in some) for some in (times, costs)
+    )
     return [
         _curve("Time to BLEU 24", time_axis("time", hours, (0, hours)), counts, times, measured, duration),
         _curve("Cost of BLEU 24", Axis("cost / USD", limits=(0, dollars)), counts, costs, paid, usd),
@@ -53,12 +55,12 @@ def _curve(
     title: str,
     y: Axis,
     workers: Sequence[int],
-    predicted: Sequence[Interval],
+    predicted: Sequence[PredictedInterval],
     measured: dict[int, float],
     text: Callable[[float], str],
 ) -> Chart:
-    values = [one.value for one in predicted]
-    low, high = [one.low for one in predicted], [one.high for one in predicted]
+    values = [estimate.value for estimate in predicted]
+    low, high = [estimate.low for estimate in predicted], [estimate.high for estimate in predicted]
     traces = [
         Trace("95 % interval", workers, values, "band", BAND, low=low, high=high),
         Trace("predicted", workers, values, small=True, texts=list(map(text, values))),
@@ -71,7 +73,7 @@ def _curve(
 
 def _steps(runs: Measurements) -> Chart:
     """Return the seconds of a step by part, over the measured numbers of workers."""
-    places = [float(place) for place, _ in enumerate(runs.runs)]
+    places = [float(index) for index, _ in enumerate(runs.runs)]
     parts = {
         "compute": [run.compute_s / run.steps for run in runs.runs],
         "communication": [run.communication_s / run.steps for run in runs.runs],
@@ -84,7 +86,7 @@ def _steps(runs: Measurements) -> Chart:
         traces.append(Trace(part, places, seconds, "bars", style, base=base, width=BAR))
         base = [below + height for below, height in zip(base, seconds, strict=True)]
     traces.append(Trace("", places, totals, "labels", texts=[duration(total) for total in totals]))
-    ticks = tuple((place, str(run.workers)) for place, run in zip(places, runs.runs, strict=True))
+    ticks = tuple((position, str(run.workers)) for position, run in zip(places, runs.runs, strict=True))
     x = Axis("workers", ticks=ticks, limits=(-0.6, len(places) - 0.4))
     y = Axis("time of a step / s", limits=(0, ROOM * max(totals)))
     return Chart.of("steps", "Where a step's time goes", about="", x=x, y=y, traces=traces)

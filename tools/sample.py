@@ -33,11 +33,11 @@ def main(output_root: str) -> None:
         outcome, why = reader.verdict(source / run.run_id)
         assert outcome == reader.VERDICTS[0], f"{run.run_id}: {outcome}: {why}"
         _take(source / run.run_id, SAMPLE / run.run_id, source, run.experiment.data_root)
-    place = study.folder(SAMPLE, STUDY)
-    place.mkdir(parents=True)
+    folder = study.folder(SAMPLE, STUDY)
+    folder.mkdir(parents=True)
     for name in (study.PLAN, study.LOG):
         text = (study.folder(source, STUDY) / name).read_text()
-        (place / name).write_text(text.replace(str(source), "runs"))
+        (folder / name).write_text(text.replace(str(source), "runs"))
     print(f"{len(runs)} runs in {SAMPLE}")
 
 

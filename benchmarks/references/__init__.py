@@ -56,10 +56,10 @@ class Data(NamedTuple):
     samples: Callable[[Any], int]
 
 
-def build(config: Any, size: int, words: Words | None = None, device: str = "cpu") -> Reference:
+def build(config: Any, size: int, overrides: Words | None = None, device: str = "cpu") -> Reference:
     """Return the reference of the task that `config` describes."""
     with torch.device(device):
-        return import_module(f"references.{config.name}").build(config, size, words or {})
+        return import_module(f"references.{config.name}").build(config, size, overrides or {})
 
 
 def size_of(name: str, model: Any) -> int:
@@ -74,9 +74,9 @@ def size_of(name: str, model: Any) -> int:
     return sizes.get(name, lambda: model.embedding.num_embeddings)()
 
 
-def speed(words: Words) -> dict[str, bool]:
+def speed(overrides: Words) -> dict[str, bool]:
     """Return the arguments of a torch optimizer."""
-    kind = words.get("optimizer", "fused")
+    kind = overrides.get("optimizer", "fused")
     return {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False}}[kind]
 
 
@@ -101,9 +101,9 @@ def train_step(reference: Reference, net: Any, batches: Sequence[Any], precision
     return total
 
 
-def autocast(words: Words, device: str = "cpu") -> Any:
+def autocast(overrides: Words, device: str = "cpu") -> Any:
     """Return the context of a forward pass."""
-    lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(words.get("precision", ""))
+    lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(overrides.get("precision", ""))
     return NOTHING if lower is None else torch.autocast(device, lower)
 
 
@@ -113,27 +113,27 @@ def main() -> None:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--epochs", type=int, required=True)
-    parser.add_argument("words", nargs="*")
+    parser.add_argument("overrides", nargs="*")
     options = parser.parse_args()
-    words = dict(word.split("=") for word in options.words)
+    overrides = dict(word.split("=") for word in options.overrides)
     config = json.loads(options.config.read_text(), object_hook=lambda fields: SimpleNamespace(**fields))
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     torch.manual_seed(1)
     data: Data = import_module(f"references.{config.name}").load(config, options.data, rank, size)
-    reference = build(config, data.size, words)
-    net: Any = torch.compile(reference.model) if words.get("compile") else reference.model
+    reference = build(config, data.size, overrides)
+    net: Any = torch.compile(reference.model) if overrides.get("compile") else reference.model
     if size > 1:
         dist.init_process_group("gloo")
         net = DistributedDataParallel(
             net,
-            gradient_as_bucket_view=words.get("bucket_view", "1") == "1",
-            static_graph=words.get("static_graph", "0") == "1",
-            bucket_cap_mb=int(words.get("bucket_cap_mb", 25)),
+            gradient_as_bucket_view=overrides.get("bucket_view", "1") == "1",
+            static_graph=overrides.get("static_graph", "0") == "1",
+            bucket_cap_mb=int(overrides.get("bucket_cap_mb", 25)),
         )
         dist.barrier()
     assert isinstance(net, nn.Module)
-    precision = autocast(words)
+    precision = autocast(overrides)
     samples, begin = 0, perf_counter()
     for epoch in range(options.epochs):
         for batches in data.steps(epoch):

@@ -34,8 +34,8 @@ class LanguageModel(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[State]]:
         """Return logits, the last layer's output before and after dropout, and the states."""
         x = self.embedding(tokens)
-        words = locked(torch.ones(len(self.embedding.weight), 1), self.drops.embedding, shared=1)
-        raw = x = locked(x * words[tokens], self.drops.input)
+        mask = locked(torch.ones(len(self.embedding.weight), 1), self.drops.embedding, shared=1)
+        raw = x = locked(x * mask[tokens], self.drops.input)
         after = []
         for number, layer in enumerate(self.layers):
             assert isinstance(layer, nn.LSTM)
@@ -65,11 +65,11 @@ class Chunk(NamedTuple):
     targets: torch.Tensor
 
 
-def build(config: Any, size: int, words: Words) -> Reference:
+def build(config: Any, size: int, overrides: Words) -> Reference:
     """Return the model with activation regularisation and a bounded gradient under SGD."""
     model = LanguageModel(config, size)
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=config.lr, weight_decay=config.weight_decay, **speed(words)
+        model.parameters(), lr=config.lr, weight_decay=config.weight_decay, **speed(overrides)
     )
     states: list[State] | None = None
 

@@ -60,15 +60,15 @@ class Gnmt(nn.Module):
 
     def reverse(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Reverse every sentence within its length."""
-        place, lengths = torch.arange(len(x), device=x.device)[:, None], lengths.to(x.device)
-        origin = torch.where(place < lengths, lengths - 1 - place, place)
+        position, lengths = torch.arange(len(x), device=x.device)[:, None], lengths.to(x.device)
+        origin = torch.where(position < lengths, lengths - 1 - position, position)
         return x.gather(0, origin[:, :, None].expand_as(x))
 
 
-def build(config: Any, size: int, words: Words) -> Reference:
+def build(config: Any, size: int, overrides: Words) -> Reference:
     """Return the model with smoothed labels under Adam."""
-    model = Gnmt(config, size, packed=words.get("sentences") == "packed")
-    return translation.reference(model, config, words)
+    model = Gnmt(config, size, packed=overrides.get("sentences") == "packed")
+    return translation.reference(model, config, overrides)
 
 
 if __name__ == "__main__":

@@ -67,15 +67,15 @@ class Decoder(nn.Module):
         return self.head(self.norm(x))
 
 
-def build(config: Any, size: int, words: Words) -> Reference:
+def build(config: Any, size: int, overrides: Words) -> Reference:
     """Return the model with AdamW and a bounded gradient."""
-    model = Decoder(config, words.get("attention", "sdpa"))
+    model = Decoder(config, overrides.get("attention", "sdpa"))
     groups = [
         {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(
-        groups, lr=config.lr, betas=tuple(config.betas), eps=config.eps, **speed(words)
+        groups, lr=config.lr, betas=tuple(config.betas), eps=config.eps, **speed(overrides)
     )
 
     def loss(net: nn.Module, tokens: Any) -> torch.Tensor:

@@ -31,11 +31,11 @@ class Vector(nn.Module):
         return x @ self.weight
 
 
-def build(config: Any, size: int, words: Words) -> Reference:
+def build(config: Any, size: int, overrides: Words) -> Reference:
     """Return L2-regularised binary cross-entropy under SGD."""
-    matrix = words.get("weights") == "matrix"
+    matrix = overrides.get("weights") == "matrix"
     model = nn.Linear(size, 1, bias=False) if matrix else Vector(size)
-    optimizer = torch.optim.SGD(model.parameters(), config.lr, weight_decay=config.l2, **speed(words))
+    optimizer = torch.optim.SGD(model.parameters(), config.lr, weight_decay=config.l2, **speed(overrides))
 
     def loss(net: nn.Module, batch: Any) -> Tensor:
         logits = net(batch.features)
@@ -50,7 +50,7 @@ def build(config: Any, size: int, words: Words) -> Reference:
         values.mul_(1 - rate * config.l2).sub_(weight.grad, alpha=rate)
         weight.grad = None
 
-    return Reference(model, optimizer, loss, step=None if "optimizer" in words else by_hand)
+    return Reference(model, optimizer, loss, step=None if "optimizer" in overrides else by_hand)
 
 
 def load(config: Any, folder: Path, rank: int, size: int) -> Data:

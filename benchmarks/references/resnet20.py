@@ -34,7 +34,7 @@ class BasicBlock(nn.Module):
         return F.relu(self.bn2(self.conv2(y)) + self.shortcut(x), inplace=True)
 
 
-def build(config: Any, size: int, words: Words) -> Reference:
+def build(config: Any, size: int, overrides: Words) -> Reference:
     """Return the ResNet of `config.depth` layers with cross-entropy under SGD with momentum."""
     width = config.width
     layers: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)]
@@ -45,7 +45,7 @@ def build(config: Any, size: int, words: Words) -> Reference:
             layers.append(BasicBlock(channels, out))
             channels = out
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, size))
-    layout = torch.contiguous_format if "layout" in words else torch.channels_last
+    layout = torch.contiguous_format if "layout" in overrides else torch.channels_last
     model.to(memory_format=layout)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(
         model.parameters(),
@@ -53,7 +53,7 @@ def build(config: Any, size: int, words: Words) -> Reference:
         momentum=config.momentum,
         nesterov=config.nesterov,
         weight_decay=config.weight_decay,
-        **speed(words),
+        **speed(overrides),
     )
 
     def loss(net: nn.Module, batch: Any) -> Tensor:
@@ -77,8 +77,8 @@ def load(config: Any, folder: Path, rank: int, size: int) -> Data:
         for chosen in order[: count * config.batch_size * size].view(count, size, -1)[:, rank]:
             corners = torch.randint(9, (len(chosen), 2), generator=generator).tolist()
             cut = torch.empty(len(chosen), 32, 32, 3, dtype=torch.uint8)
-            for place, (row, (top, left)) in enumerate(zip(chosen.tolist(), corners, strict=True)):
-                cut[place] = padded[row, top : top + 32, left : left + 32]
+            for index, (row, (top, left)) in enumerate(zip(chosen.tolist(), corners, strict=True)):
+                cut[index] = padded[row, top : top + 32, left : left + 32]
             x = (cut.flatten(1) * scale).sub_(shift).view(cut.shape).permute(0, 3, 1, 2)
             yield [(x, labels[chosen])]
 

@@ -40,7 +40,7 @@ class Bottleneck(nn.Module):
         return F.relu(self.bn3(self.conv3(y)).add_(self.shortcut(x)), inplace=True)
 
 
-def build(config: Any, size: int, words: Words) -> Reference:
+def build(config: Any, size: int, overrides: Words) -> Reference:
     """Return the network with smoothed labels under SGD; batch norms and biases do not decay."""
     layers: list[nn.Module] = [nn.Conv2d(3, config.width, 7, 2, 3, bias=False), nn.BatchNorm2d(config.width)]
     layers += [nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
@@ -51,13 +51,13 @@ def build(config: Any, size: int, words: Words) -> Reference:
             layers.append(Bottleneck(channels, inner, 2 if stage and not block else 1))
             channels = 4 * inner
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, size))
-    layout = torch.contiguous_format if "layout" in words else torch.channels_last
+    layout = torch.contiguous_format if "layout" in overrides else torch.channels_last
     model.to(memory_format=layout)  # type: ignore[call-overload]
     groups = [
         {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, **speed(words))
+    optimizer = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, **speed(overrides))
     deviation = 255 * torch.tensor(STD)
     scale = (1 / deviation).repeat(config.crop**2)
     shift = (255 * torch.tensor(MEAN) / deviation).repeat(config.crop**2)
@@ -80,7 +80,7 @@ class Batches(torch.utils.data.Dataset):
     def __getitem__(self, rows: list[int]) -> tuple[Tensor, Tensor]:
         side, least = self.config.crop, self.config.min_crop_area
         pixels = np.empty((len(rows), side, side, 3), np.uint8)
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             image = Image.open(BytesIO(self.files[row].tobytes()))
             area = image.width * image.height * np.random.uniform(least, 1)
             ratio = np.exp(np.random.uniform(np.log(3 / 4), np.log(4 / 3)))
@@ -89,7 +89,7 @@ class Batches(torch.utils.data.Dataset):
             top = np.random.uniform(0, image.height - height)
             box = (int(left), int(top), int(left + width), int(top + height))
             cut = np.asarray(image.crop(box).resize((side, side), Image.Resampling.BILINEAR))
-            pixels[place] = cut[:, ::-1] if np.random.random() < 0.5 else cut
+            pixels[index] = cut[:, ::-1] if np.random.random() < 0.5 else cut
         return torch.from_numpy(pixels), self.labels[rows]
 
 

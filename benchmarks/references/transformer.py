@@ -59,11 +59,11 @@ class Transformer(nn.Module):
         return self.dropout(self.embedding(words) * math.sqrt(self.width) + places)
 
 
-def build(config: Any, size: int, words: Words) -> Reference:
+def build(config: Any, size: int, overrides: Words) -> Reference:
     """Return the model with smoothed labels under Adam."""
     # The variant: attention out of products and a soft-max instead of the fused kernel.
-    kernel = torch.nn.attention.SDPBackend.MATH if "attention" in words else None
-    return translation.reference(Transformer(config, size), config, words, kernel=kernel)
+    kernel = torch.nn.attention.SDPBackend.MATH if "attention" in overrides else None
+    return translation.reference(Transformer(config, size), config, overrides, kernel=kernel)
 
 
 if __name__ == "__main__":

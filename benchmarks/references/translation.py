@@ -30,10 +30,12 @@ class Batch(NamedTuple):
     step_target_tokens: float
 
 
-def reference(model: nn.Module, config: Any, words: Words, *, kernel: SDPBackend | None = None) -> Reference:
+def reference(
+    model: nn.Module, config: Any, overrides: Words, *, kernel: SDPBackend | None = None
+) -> Reference:
     """Return a model with smoothed labels under Adam."""
     optimizer = torch.optim.Adam(
-        model.parameters(), lr=config.lr, betas=tuple(config.betas), eps=config.eps, **speed(words)
+        model.parameters(), lr=config.lr, betas=tuple(config.betas), eps=config.eps, **speed(overrides)
     )
 
     def loss(net: nn.Module, batch: Any) -> Tensor:
@@ -82,11 +84,11 @@ def load(config: Any, folder: Path, rank: int, size: int) -> Data:
             torch.full((len(chosen), int(lengths[side, chosen].max()) + side), PAD) for side in (0, 1)
         )
         target[:, 0] = BOS
-        for place, row in enumerate(chosen):
+        for index, row in enumerate(chosen):
             for matrix, side, skip in ((source, 0, 0), (target, 1, 1)):
                 words = sides[side][row]
-                matrix[place, skip : skip + len(words)] = torch.from_numpy(words.astype(np.int64))
-                matrix[place, skip + len(words)] = EOS
+                matrix[index, skip : skip + len(words)] = torch.from_numpy(words.astype(np.int64))
+                matrix[index, skip + len(words)] = EOS
         source_lengths = torch.from_numpy(lengths[0, chosen])
         own = lengths[:, chosen].sum(1)
         whole = (count / size, tokens / size)

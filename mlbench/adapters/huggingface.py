@@ -1,4 +1,4 @@
-"""A goal for transformers' Trainer: `Trainer(..., callbacks=[Goal(run)])`."""
+"""A goal for transformers' Trainer: `Trainer(..., callbacks=[GoalCallback(run)])`."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from mlbench.launch.in_script import Measurement
 
 
-class Goal(TrainerCallback):
+class GoalCallback(TrainerCallback):
     """Notes every evaluation in a measurement, and ends the training once its goal is reached.
 
     - run: of `with mlbench.measure(metric="eval_loss", ...) as run:`, around `trainer.train()`, after the

@@ -1,4 +1,4 @@
-"""A measurement of Lightning's `Trainer.fit`: `Trainer(..., callbacks=[Measure("val_loss", goal=0.1)])`."""
+"""Lightning's `Trainer.fit`, measured: `Trainer(..., callbacks=[MeasureCallback("val_loss", goal=0.1)])`."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ import mlbench
 from mlbench.config.goal import Direction
 
 
-class Measure(Callback):
+class MeasureCallback(Callback):
     """Measures `fit`, and ends it once a validation reaches the goal.
 
     - metric: a name that the module logs at validation, with sync_dist=True where there are several ranks.

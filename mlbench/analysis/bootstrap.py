@@ -187,9 +187,9 @@ def _ends(lower: Array, upper: Array, *, tail: float) -> Interval:
 
     Without interpolation, because one between a finite and an infinite value is no number.
     """
-    place = math.floor(tail * len(lower))
-    last = len(upper) - 1 - place
-    return Interval(float(np.partition(lower, place)[place]), float(np.partition(upper, last)[last]))
+    index = math.floor(tail * len(lower))
+    last = len(upper) - 1 - index
+    return Interval(float(np.partition(lower, index)[index]), float(np.partition(upper, last)[last]))
 
 
 @lru_cache(maxsize=64)

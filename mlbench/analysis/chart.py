@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, Literal, TypeGuard
 
 from mlbench.analysis.bootstrap import Ratio
-from mlbench.analysis.points import Estimate
+from mlbench.analysis.points import MedianEstimate
 
 UNITS = ((86_400.0, "days"), (3_600.0, "h"), (60.0, "min"))  # s
 STEPS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000, 100_000)
@@ -117,14 +117,17 @@ def drawable(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value) and value > 0
 
 
-def ends(estimates: Sequence[Estimate | Ratio], *, log: bool = False) -> dict[str, Any]:
+def ends(estimates: Sequence[MedianEstimate | Ratio], *, log: bool = False) -> dict[str, Any]:
     """Return the intervals of y as arguments of a Trace; an end that the axis cannot show is left out."""
 
     def shown(value: float | None) -> float | None:
         finite = value is not None and math.isfinite(value)
         return value if finite and (not log or drawable(value)) else None
 
-    return {"low": [shown(one.low) for one in estimates], "high": [shown(one.high) for one in estimates]}
+    return {
+        "low": [shown(estimate.low) for estimate in estimates],
+        "high": [shown(estimate.high) for estimate in estimates],
+    }
 
 
 def worker_axis(counts: Sequence[int]) -> Axis:
@@ -148,4 +151,4 @@ def side_by_side(counts: Sequence[int], marks: int) -> list[float]:
     closest = min((more / fewer for fewer, more in pairwise(sorted(set(counts)))), default=math.inf)
     reach = min(EDGE**0.75, closest**SPREAD)  # inside the axis where there is one number alone, too
     step = min(MARK_STEP, reach ** (2 / max(1, marks - 1)))
-    return [step ** (place - (marks - 1) / 2) for place in range(marks)]
+    return [step ** (index - (marks - 1) / 2) for index in range(marks)]

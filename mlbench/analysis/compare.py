@@ -39,7 +39,7 @@ Verdict = Literal["faster", "slower", "no difference shown", "inconclusive", "no
 
 
 @dataclass(frozen=True)
-class Measure:
+class QuantityComparison:
     """One quantity on both sides; `ratio` is B's median over A's, None where a side has no value."""
 
     name: str
@@ -50,7 +50,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Pair:
+class PointPair:
     """Two points side by side.
 
     - differs: what the configurations do not share, as (field, A's value, B's value).
@@ -66,7 +66,7 @@ class Pair:
     b: Point
     differs: tuple[tuple[str, Any, Any], ...]
     notes: tuple[str, ...]
-    measures: tuple[Measure, ...]
+    measures: tuple[QuantityComparison, ...]
     primary_metric: str
     verdict: Verdict
     why: str
@@ -94,7 +94,7 @@ class Order:
 class Comparison:
     """All pairs, and the points that have no partner on the other side."""
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PointPair, ...]
     only_a: tuple[Point, ...]
     only_b: tuple[Point, ...]
 
@@ -145,7 +145,7 @@ def compare(
     )
 
 
-def _corrected(pairs: Sequence[Pair], limit: float | None) -> tuple[Pair, ...]:
+def _corrected(pairs: Sequence[PointPair], limit: float | None) -> tuple[PointPair, ...]:
     """Return the pairs with the verdicts that hold for all of them together (`holm`)."""
     tested = [pair for pair in pairs if pair.verdict != "no verdict"]
     samples = [times(pair.a, pair.b) for pair in tested]
@@ -198,9 +198,9 @@ def _partners(of_a: Sequence[Point], of_b: Sequence[Point], constant: set[str]) 
     return [(x, y) for x in of_a for y in by_fields.get(shared(x), ()) if _differing(x, y) <= constant]
 
 
-def _differing(one: Point, other: Point) -> set[str]:
-    names = set(differences(one, other))
-    return names | {"workers"} if one.workers != other.workers else names
+def _differing(point: Point, other: Point) -> set[str]:
+    names = set(differences(point, other))
+    return names | {"workers"} if point.workers != other.workers else names
 
 
 def _constant_fields(of_a: Sequence[Point], of_b: Sequence[Point]) -> set[str]:
@@ -211,7 +211,7 @@ def _constant_fields(of_a: Sequence[Point], of_b: Sequence[Point]) -> set[str]:
     return {n for n in constant if sides[0][0].get(n) != sides[1][0].get(n)}  # null and absent are alike
 
 
-def _pair(a: Point, b: Point, limit: float | None, *, with_disturbed: bool) -> Pair:
+def _pair(a: Point, b: Point, limit: float | None, *, with_disturbed: bool) -> PointPair:
     fields_a, fields_b = _fields(a), _fields(b)
     differs = tuple(
         (name, fields_a.get(name), fields_b.get(name))
@@ -230,7 +230,7 @@ def _pair(a: Point, b: Point, limit: float | None, *, with_disturbed: bool) -> P
     regression = None
     if limit is not None and (goal_regression or verdict != "no verdict"):
         regression = goal_regression is not None or _significantly_above(x, y, 1 + limit, paired=paired)
-    return Pair(
+    return PointPair(
         a,
         b,
         differs,
@@ -271,8 +271,8 @@ def _only_disturbed(a: Point, b: Point) -> str | None:
 
 def _other_machine(a: Point, b: Point) -> bool:
     """Return whether the two were to be measured on other hardware, so that its speed is compared, too."""
-    one, other = dict(a.series), dict(b.series)
-    return a.hardware != b.hardware or any(one.get(name) != other.get(name) for name in MACHINE)
+    series, other = dict(a.series), dict(b.series)
+    return a.hardware != b.hardware or any(series.get(name) != other.get(name) for name in MACHINE)
 
 
 def _order(a: Point, b: Point) -> Order | None:
@@ -323,10 +323,10 @@ MEASURES: dict[str, Callable[[Record], float | None]] = {
 }
 
 
-def _measure(name: str, a: list[float], b: list[float], paired: bool) -> Measure:
+def _measure(name: str, a: list[float], b: list[float], paired: bool) -> QuantityComparison:
     of_a, of_b = (bootstrap.median(side) if side else None for side in (a, b))
     ratio = bootstrap.ratio(b, a, paired=paired) if a and b else None
-    return Measure(name, of_a, of_b, ratio, paired)
+    return QuantityComparison(name, of_a, of_b, ratio, paired)
 
 
 def _verdict(
@@ -436,17 +436,17 @@ def _p_above(samples: Sequence[Sequence[float]], pairs: Sequence[tuple[int, int]
         return []
     with np.errstate(all="ignore"):  # what is no number here is tested by itself
         logs = [np.log(sample) for sample in samples]
-        means = np.array([one.mean() for one in logs])
-        errors = np.array([one.var(ddof=1) / len(one) if len(one) > 1 else math.nan for one in logs])
-        dofs = np.array([len(one) - 1 for one in logs])
+        means = np.array([log.mean() for log in logs])
+        errors = np.array([log.var(ddof=1) / len(log) if len(log) > 1 else math.nan for log in logs])
+        dofs = np.array([len(log) - 1 for log in logs])
         i, j = np.array(pairs).T
         total = errors[i] + errors[j]
         dof = total**2 / (errors[i] ** 2 / dofs[i] + errors[j] ** 2 / dofs[j])
         p_values = stdtr(dof, (means[j] - means[i]) / np.sqrt(total))
-    for place, (a, b) in enumerate(pairs):
-        if not total[place] > EQUAL**2:  # infinite, or without spread
+    for index, (a, b) in enumerate(pairs):
+        if not total[index] > EQUAL**2:  # infinite, or without spread
             p, q = (p_slower(samples[x], samples[y], paired=False) for x, y in ((b, a), (a, b)))
-            p_values[place] = p if p < q else 1 - q
+            p_values[index] = p if p < q else 1 - q
     return p_values.tolist()
 
 
@@ -540,6 +540,6 @@ def strategy_labels(points: Sequence[Point], *, but: Collection[str] = ()) -> li
     labels = []
     for point in points:
         fields = {name: parsed(value) for name, value in point.series if (point.sync, name) in differing}
-        words = [f"{name.removeprefix('sync.')}={value}" for name, value in fields.items()]
-        labels.append(" ".join([point.sync, *words]))
+        parts = [f"{name.removeprefix('sync.')}={value}" for name, value in fields.items()]
+        labels.append(" ".join([point.sync, *parts]))
     return labels

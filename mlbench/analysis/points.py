@@ -25,7 +25,7 @@ TIMED = ("goal_reached", "goal_not_reached", "completed")  # ended after whole e
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MedianEstimate:
     """The median of `n` runs and its interval; `low` and `high` are None where one run tells no spread."""
 
     value: float
@@ -33,10 +33,10 @@ class Estimate:
     high: float | None
     n: int
 
-    def times(self, factor: float) -> "Estimate":
+    def times(self, factor: float) -> "MedianEstimate":
         """Return the estimate in another unit."""
         low, high = (None if end is None else factor * end for end in (self.low, self.high))
-        return Estimate(factor * self.value, low, high, n=self.n)
+        return MedianEstimate(factor * self.value, low, high, n=self.n)
 
 
 @dataclass(frozen=True)
@@ -84,26 +84,26 @@ class Point:
     threads: tuple[int, ...]  # CPU threads of a worker, as the nodes report
     times: tuple[float, ...]
     compute_times: tuple[float, ...]
-    time_to_accuracy: Estimate | None
+    time_to_accuracy: MedianEstimate | None
     olympic: float | None  # MLPerf's mean of the times, s; None for fewer than three runs
-    compute: Estimate | None
-    epochs: Estimate | None
-    seconds_per_epoch: Estimate | None
-    outside_per_epoch: Estimate | None
+    compute: MedianEstimate | None
+    epochs: MedianEstimate | None
+    seconds_per_epoch: MedianEstimate | None
+    outside_per_epoch: MedianEstimate | None
     phases: dict[str, float]
     outside: dict[str, float]
-    exposed: Estimate | None
-    overlapped: Estimate | None
-    samples_per_s: Estimate | None
-    usd: Estimate | None
-    usd_spot: Estimate | None
-    usd_with_startup: Estimate | None
+    exposed: MedianEstimate | None
+    overlapped: MedianEstimate | None
+    samples_per_s: MedianEstimate | None
+    usd: MedianEstimate | None
+    usd_spot: MedianEstimate | None
+    usd_with_startup: MedianEstimate | None
     usd_spent: float | None
-    joules: Estimate | None
-    joules_per_sample: Estimate | None
+    joules: MedianEstimate | None
+    joules_per_sample: MedianEstimate | None
     disturbed: dict[str, str] = field(default_factory=dict)
     mixture: tuple[str, ...] = ()
-    usd_cluster: Estimate | None = None
+    usd_cluster: MedianEstimate | None = None
     attempts: tuple[Record, ...] = ()
     deleted: int = 0
     unofficial: tuple[str, ...] = ()
@@ -187,13 +187,13 @@ def by_configuration(records: Iterable[Record]) -> list[list[Record]]:
     return list(configurations.values())
 
 
-def estimate(values: Sequence[float]) -> Estimate | None:
+def estimate(values: Sequence[float]) -> MedianEstimate | None:
     """Return median and interval of a sample; None for an empty one."""
     if not values:
         return None
     spread = interval(values)
     ends = (spread.low, spread.high) if spread else (None, None)
-    return Estimate(median(values), *ends, n=len(values))
+    return MedianEstimate(median(values), *ends, n=len(values))
 
 
 def series(record: Record) -> tuple[tuple[str, str], ...]:
@@ -226,9 +226,9 @@ def required_fields(point: Point) -> frozenset[tuple[str, str]]:
     return frozenset(field for field in point.series if field[0] not in OPTIONAL_FIELDS)
 
 
-def differences(one: Point, other: Point) -> list[str]:
+def differences(point: Point, other: Point) -> list[str]:
     """Return the fields in which two points differ, their workers and what a run lacks aside."""
-    a, b = dict(one.series), dict(other.series)
+    a, b = dict(point.series), dict(other.series)
     names = (name for name in sorted(a | b) if name not in OPTIONAL_FIELDS or (name in a and name in b))
     return [name for name in names if a.get(name) != b.get(name)]
 
@@ -241,7 +241,7 @@ def _quiet_point(runs: list[Record], *, with_disturbed: bool) -> Point:
     point = _point(pooled)
     if with_disturbed:
         ignored = {sentence for run in pooled for sentence in run.disturbances}
-        point = replace(point, caveats=tuple(one for one in point.caveats if one not in ignored))
+        point = replace(point, caveats=tuple(caveat for caveat in point.caveats if caveat not in ignored))
     return replace(point, disturbed=disturbed, mixture=pooling.mixture(pooled))
 
 
@@ -355,7 +355,7 @@ def _shares(runs: list[Record], seconds: Callable[[Record], float | None]) -> li
     return shares
 
 
-def _price(runs: list[Record], name: str) -> Estimate | None:
+def _price(runs: list[Record], name: str) -> MedianEstimate | None:
     """Return the price of the goal; None where the hardware has no such price."""
     prices = [getattr(run.cost, name) for run in runs if run.cost]
     if not any(price is not None for price in prices):
@@ -363,16 +363,16 @@ def _price(runs: list[Record], name: str) -> Estimate | None:
     return estimate([_reached(run, getattr(run.cost, name) if run.cost else None) for run in runs])
 
 
-def _joules(runs: list[Record]) -> Estimate | None:
+def _joules(runs: list[Record]) -> MedianEstimate | None:
     """Return the energy to the goal; None unless it was read in every run that reached it."""
-    found = [run.energy.goal_joules if run.energy else None for run in runs]
-    reached = [j for run, j in zip(runs, found, strict=True) if run.status == "goal_reached"]
+    joules = [run.energy.goal_joules if run.energy else None for run in runs]
+    reached = [j for run, j in zip(runs, joules, strict=True) if run.status == "goal_reached"]
     if not reached or None in reached:
         return None
-    return estimate([_reached(run, j) for run, j in zip(runs, found, strict=True)])
+    return estimate([_reached(run, j) for run, j in zip(runs, joules, strict=True)])
 
 
-def _with_startup(runs: list[Record]) -> Estimate | None:
+def _with_startup(runs: list[Record]) -> MedianEstimate | None:
     """Return the price from the command to the goal; None without a price or where a start was not timed."""
     if _price(runs, "goal_usd") is None:
         return None

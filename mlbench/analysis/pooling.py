@@ -54,12 +54,12 @@ def rate(name: str, value: float) -> str:
 
 
 def _rates(runs: Sequence[Record], device: str) -> dict[str, float]:
-    found: dict[str, float] = {}
+    medians: dict[str, float] = {}
     for name in (f"{device}_gemm_flops_per_s", f"{device}_copy_bytes_per_s"):
         of_runs = [statistics.median(rates) for run in runs if (rates := [*_node_rates(run, name)])]
         if of_runs:
-            found[name] = statistics.median(of_runs)
-    return found
+            medians[name] = statistics.median(of_runs)
+    return medians
 
 
 def _node_rates(run: Record, name: str) -> Iterator[float]:

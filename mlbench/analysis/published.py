@@ -21,7 +21,7 @@ FOLDER = Path(str(files("mlbench.analysis")))
 
 
 @dataclass(frozen=True)
-class Reference:
+class PublishedNumber:
     """One published number; a field is None where the source does not say."""
 
     study: str  # a key of published_studies.yaml
@@ -101,20 +101,20 @@ def curves(path: str) -> dict[tuple[str, int], list[CurvePoint]]:
 
 def load(
     task: str | None = None, *, publisher: str | None = None, study: str | None = None
-) -> list[Reference]:
+) -> list[PublishedNumber]:
     """Return the published numbers, optionally of one task, publisher ("mlbench", "peer") or study only."""
     wanted = {"task": task, "publisher": publisher, "study": study}
     return [
-        one
-        for one in _all()
-        if all(value is None or getattr(one, name) == value for name, value in wanted.items())
+        reference
+        for reference in _all()
+        if all(value is None or getattr(reference, name) == value for name, value in wanted.items())
     ]
 
 
 @cache
-def _all() -> tuple[Reference, ...]:
+def _all() -> tuple[PublishedNumber, ...]:
     studies = yaml.safe_load((FOLDER / "published_studies.yaml").read_text())
-    references: list[Reference] = []
+    references: list[PublishedNumber] = []
     for name, common in studies.items():
         text = (FOLDER / "tables" / f"{name}.csv").read_text()
         for row in csv.DictReader(text.splitlines()):
@@ -122,7 +122,7 @@ def _all() -> tuple[Reference, ...]:
     return tuple(references)
 
 
-def _references(study: str, common: dict[str, Any], row: dict[str, str]) -> list[Reference]:
+def _references(study: str, common: dict[str, Any], row: dict[str, str]) -> list[PublishedNumber]:
     """Return one Reference for each value of a row; an empty cell is no value."""
     about = {name: None for name in _TYPES} | {"study": study, "chart": False}
     about |= {name: value for name, value in common.items() if value is not None}
@@ -136,7 +136,7 @@ def _references(study: str, common: dict[str, Any], row: dict[str, str]) -> list
         else:
             about[name] = _TYPES[name](cell)
     return [
-        Reference(**about | {"metric": name, "value": value, "unit": unit})  # pyright: ignore[reportArgumentType]
+        PublishedNumber(**about | {"metric": name, "value": value, "unit": unit})  # pyright: ignore[reportArgumentType]
         for name, (value, unit) in values.items()
     ]
 
@@ -144,7 +144,7 @@ def _references(study: str, common: dict[str, Any], row: dict[str, str]) -> list
 def _cell_types() -> dict[str, Any]:
     """Return how the cell of each column is read, from the fields of Reference."""
     types = {}
-    for field in dataclasses.fields(Reference):
+    for field in dataclasses.fields(PublishedNumber):
         kind = next(iter(get_args(field.type)), field.type)
         types[field.name] = (lambda cell: cell == "yes") if kind is bool else kind
     return types

@@ -73,14 +73,15 @@ def implausible(
     """
     values = dict(hyperparameters)
     batch = values.pop("global_batch_size", None)
-    for name, one in references.items():
-        if not epochs or one["BS"] != batch or one["Hyperparams"] != values:
+    for name, reference in references.items():
+        if not epochs or reference["BS"] != batch or reference["Hyperparams"] != values:
             continue
         mean = olympic_mean(epochs) if len(epochs) >= FEWEST else math.fsum(epochs) / len(epochs)
-        least = fewest_epochs(one[EPOCHS], runs=len(epochs))
+        least = fewest_epochs(reference[EPOCHS], runs=len(epochs))
         if mean is not None and mean < least:
             return (
                 f"{mean:.3g} epochs to the goal are fewer than the {least:.3g} that the reference runs "
-                f"({name}, {len(one[EPOCHS])} runs) make plausible: compare code, data and goal with theirs"
+                f"({name}, {len(reference[EPOCHS])} runs) make plausible: "
+                "compare code, data and goal with theirs"
             )
     return None

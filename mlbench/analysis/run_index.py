@@ -41,7 +41,7 @@ CREATE TABLE run (name TEXT, state TEXT, point INTEGER, own TEXT);
 """
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """One run: what a listing shows of it (`row`), and the fields that it is selected by.
 
     - state: of the record and, if it calls itself eligible, the event log, as text; empty where a change may
@@ -74,7 +74,7 @@ def shared_values(record: Record) -> dict[str, Any]:
     return fields.flat(record, SHARED) | {"sample_unit": samples, "metric_unit": metric, "target": target}
 
 
-def entries(output_root: Path) -> tuple[dict[str, Entry], list[str]]:
+def entries(output_root: Path) -> tuple[dict[str, IndexEntry], list[str]]:
     """Return all runs by name, oldest first, and a sentence for every folder whose record cannot be used."""
     index = _read(output_root / NAME)
     shared: dict[str, Mapping[str, Any]] = {}
@@ -103,7 +103,7 @@ def entries(output_root: Path) -> tuple[dict[str, Entry], list[str]]:
     return current, complaints
 
 
-def _entry(folder: Path, state: str, with_log: str, shared: dict[str, Mapping[str, Any]]) -> Entry:
+def _entry(folder: Path, state: str, with_log: str, shared: dict[str, Mapping[str, Any]]) -> IndexEntry:
     """Read a record; UserError where it cannot be used.
 
     `state` and `with_log` are the record's, and the record's and the event log's, from before.
@@ -116,7 +116,7 @@ def _entry(folder: Path, state: str, with_log: str, shared: dict[str, Mapping[st
     if record.eligible or any(reason.startswith(EDITED) for reason in record.official_reasons):
         state = with_log
     settled = now_ns - max(map(int, state.split()[2::4])) > SETTLED_NS
-    return Entry(state if settled else "", list(own_values(record).values()), both)
+    return IndexEntry(state if settled else "", list(own_values(record).values()), both)
 
 
 def _log(folder: Path) -> str:
@@ -133,7 +133,7 @@ def _stat(path: str) -> str:
     return f"{status.st_ino} {status.st_size} {status.st_ctime_ns} {status.st_mtime_ns}"
 
 
-def _read(path: Path) -> dict[str, Entry]:
+def _read(path: Path) -> dict[str, IndexEntry]:
     """Return the index; an empty one where there is none, or none to be trusted."""
     try:  # the file is replaced, never changed, so nobody need lock it
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as index:
@@ -149,14 +149,14 @@ def _read(path: Path) -> dict[str, Entry]:
         shared = {number: json.loads(text) for number, text in points}
         own = json.loads(f"[{','.join(text for *_, text in runs)}]")  # at once: a call for each takes longer
         return {
-            name: Entry(state, values, shared[point])
+            name: IndexEntry(state, values, shared[point])
             for (name, state, point, _), values in zip(runs, own, strict=True)
         }
     finally:
         gc.enable()
 
 
-def _write(path: Path, current: Mapping[str, Entry]) -> None:
+def _write(path: Path, current: Mapping[str, IndexEntry]) -> None:
     """Write the index; a reader finds the old one or the new one, never a part."""
     indexed = {name: entry for name, entry in current.items() if entry.state}
     objects = {id(entry.shared): json.dumps(entry.shared) for entry in indexed.values()}

@@ -16,7 +16,7 @@ from mlbench.record.record import Record
 
 def select(
     runs: Sequence[str],
-    words: Sequence[str],
+    filters: Sequence[str],
     *,
     fields: Callable[[str], Mapping[str, Any]],
     studies: Callable[[str], Iterable[str]],
@@ -27,12 +27,12 @@ def select(
     that no run has.
     """
     selected = list(runs)
-    for word in words:
+    for word in filters:
         name, equals, value = word.partition("=")
         if equals:
             if runs and not any(name in fields(run) for run in runs):
-                known = sorted({field for run in runs for field in fields(run)})
-                raise UserError(f"{name} is unknown{suggest(name, known)}")
+                names = sorted({field for run in runs for field in fields(run)})
+                raise UserError(f"{name} is unknown{suggest(name, names)}")
             accepted = value.split(",")
             selected = [run for run in selected if _matches(fields(run), name, accepted)]
         elif word.startswith("key:"):

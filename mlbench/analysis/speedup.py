@@ -40,7 +40,7 @@ def scaling_curves(all_points: Sequence[Point]) -> list[list[Point]]:
     groups: list[list[Point]] = []
     alike: dict[frozenset[tuple[str, str]], list[list[Point]]] = {}  # of groups, by their required fields
     # The points with the most fields come first, so that a run that failed early joins the right curve.
-    for point in sorted(all_points, key=lambda one: -len(one.series)):
+    for point in sorted(all_points, key=lambda point: -len(point.series)):
         curves = alike.setdefault(required_fields(point), [])
         home = next((curve for curve in curves if not differences(curve[0], point)), None)
         if home is None:
@@ -48,8 +48,8 @@ def scaling_curves(all_points: Sequence[Point]) -> list[list[Point]]:
             curves.append(home)
             groups.append(home)
         home.append(point)
-    order = {id(point): place for place, point in enumerate(all_points)}
-    ordered = [sorted(curve, key=lambda one: (one.workers, order[id(one)])) for curve in groups]
+    order = {id(point): index for index, point in enumerate(all_points)}
+    ordered = [sorted(curve, key=lambda point: (point.workers, order[id(point)])) for curve in groups]
     return sorted(ordered, key=lambda curve: order[id(curve[0])])
 
 
@@ -86,14 +86,14 @@ class _Nearest:
 
     def __init__(self, some: Sequence[Point]) -> None:
         fields = [dict(point.series) for point in some]
-        names = sorted({name for one in fields for name in one})
-        names = [name for name in names if len({one.get(name) for one in fields}) > 1]
+        names = sorted({name for series in fields for name in series})
+        names = [name for name in names if len({series.get(name) for series in fields}) > 1]
         self._points = some
         self._codes: dict[str, dict[str | None, int]] = {
             name: {} for name in names
         }  # of values; None: absent
         self._columns = {
-            name: np.array([codes.setdefault(one.get(name), len(codes)) for one in fields])
+            name: np.array([codes.setdefault(series.get(name), len(codes)) for series in fields])
             for name, codes in self._codes.items()
         }
 
@@ -110,7 +110,7 @@ class _Nearest:
 
 
 def _compare(point: Point, curve: Sequence[Point], nearest: _Nearest | None) -> Speedup:
-    bases = [one for one in curve if one.workers == 1]
+    bases = [candidate for candidate in curve if candidate.workers == 1]
     base = bases[0] if len(bases) == 1 else None
     why = point.exclusion_reason or _without_base(point, bases, nearest) or _other_speed(bases[0], point)
     if base is None or why:
@@ -118,11 +118,13 @@ def _compare(point: Point, curve: Sequence[Point], nearest: _Nearest | None) -> 
             ratio(base.times, point.times, resamples=1).value if base and base.times and point.times else None
         )
         return Speedup(point, base, why, excluded_ratio=excluded_ratio)
-    one = Ratio(1.0, 1.0, 1.0)  # by definition; what is uncertain about the base is in the others' intervals
-    total = one if point is base else ratio(base.times, point.times)
+    unity = Ratio(
+        1.0, 1.0, 1.0
+    )  # by definition; what is uncertain about the base is in the others' intervals
+    total = unity if point is base else ratio(base.times, point.times)
     compute = None
     if base.compute_times and point.compute_times:
-        compute = one if point is base else ratio(base.compute_times, point.compute_times)
+        compute = unity if point is base else ratio(base.compute_times, point.compute_times)
     share = 1 / point.workers
     return Speedup(
         point,
@@ -161,8 +163,8 @@ def _other_speed(base: Point, point: Point) -> str | None:
 
 def _note(base: Point, point: Point, total: Ratio) -> str | None:
     notes = [f"the runs with {point.workers} mix {' and '.join(point.mixture)}"] if point.mixture else []
-    found = pooling.calibration(base.records, point.records)
-    if bool(found.a) != bool(found.b):
+    calibration = pooling.calibration(base.records, point.records)
+    if bool(calibration.a) != bool(calibration.b):
         notes.append("the speed of the machine was measured on one side only")
     if base.threads != point.threads:
         notes.append(_threads(base, point))
@@ -175,7 +177,7 @@ def _superlinear(base: Point, point: Point) -> str:
     """Return why a speed-up is above the number of workers, or that nothing measured explains it."""
     above = f"more than {point.workers} times as fast with {point.workers} workers"
     epochs, paces = (
-        [one.value if one else None for one in pair]
+        [estimate.value if estimate else None for estimate in pair]
         for pair in ((base.epochs, point.epochs), (base.seconds_per_epoch, point.seconds_per_epoch))
     )
     faster = paces[0] / paces[1] if paces[0] and paces[1] else math.inf
@@ -188,7 +190,7 @@ def _superlinear(base: Point, point: Point) -> str:
 
 
 def _threads(base: Point, point: Point) -> str:
-    before, after = (" or ".join(map(str, one.threads)) or "unknown" for one in (base, point))
+    before, after = (" or ".join(map(str, side.threads)) or "unknown" for side in (base, point))
     return (
         f"one worker computes with {before} CPU threads, each of {point.workers} with {after}: "
         "the same processors divided otherwise, not more of them"

@@ -18,7 +18,7 @@ class Optimum:
     point: Point
     dominated: tuple[Point, ...]  # worse, and shown to be (`slower_of_all`)
     undecided: tuple[Point, ...]  # not shown to be worse
-    words: str
+    sentence: str
 
 
 def optimum(curve: Sequence[Point], among: Sequence[Point] = ()) -> Optimum | None:
@@ -34,18 +34,21 @@ def optimum(curve: Sequence[Point], among: Sequence[Point] = ()) -> Optimum | No
     if len(candidates) < 2:
         return None
     best = min(candidates, key=lambda point: (_product(point), point.workers))
-    page = [*among, *(one for one in candidates if all(one is not point for point in among))]
-    worse = slower_of_all([[math.sqrt(one.nodes) * time for time in one.times] for one in page])
+    page = [
+        *among,
+        *(candidate for candidate in candidates if all(candidate is not point for point in among)),
+    ]
+    worse = slower_of_all([[math.sqrt(point.nodes) * time for time in point.times] for point in page])
     places = {id(point): i for i, point in enumerate(page)}
     dominated = [p for p in candidates if (places[id(p)], places[id(best)]) in worse and not _apart(p, best)]
     undecided = [p for p in candidates if p is not best and p not in dominated]
     return Optimum(best, tuple(dominated), tuple(undecided), _words(best, candidates, dominated, undecided))
 
 
-def trade(one: Point, other: Point) -> Ratio:
+def trade(point: Point, other: Point) -> Ratio:
     """Return price x time to the goal of one point over another's, at one price a node."""
-    times = ratio(one.times, other.times)
-    nodes = one.nodes / other.nodes
+    times = ratio(point.times, other.times)
+    nodes = point.nodes / other.nodes
     return Ratio(*(value if value is None else nodes * value**2 for value in vars(times).values()))
 
 
@@ -59,8 +62,8 @@ def format_ratio(quotient: Ratio) -> str:
     return f"{factor(quotient.value)}, 95 % interval {ends}"
 
 
-def _apart(one: Point, other: Point) -> bool:
-    return calibration(one.records, other.records).difference is not None
+def _apart(point: Point, other: Point) -> bool:
+    return calibration(point.records, other.records).difference is not None
 
 
 def _product(point: Point) -> float:
@@ -71,11 +74,11 @@ def _words(
     best: Point, candidates: Sequence[Point], dominated: Sequence[Point], undecided: Sequence[Point]
 ) -> str:
     sentence = f"{counted(best.workers, 'worker')} have the best price-performance"
-    one = next((point for point in candidates if point.workers == 1), None)
+    base = next((point for point in candidates if point.workers == 1), None)
     if best.workers == 1:
         sentence = "One worker has the best price-performance"
-    elif one is not None:
-        sentence += f" (price index {format_ratio(trade(best, one))}; one worker is 1)"
+    elif base is not None:
+        sentence += f" (price index {format_ratio(trade(best, base))}; one worker is 1)"
     if dominated:
         sentence += f", significantly better than {_counts(dominated)}"
     if undecided:

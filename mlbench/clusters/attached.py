@@ -39,13 +39,13 @@ SETTINGS = 4  # type of a frame
 @contextmanager
 def connect(experiment: Experiment) -> Iterator[str]:
     """Yield this node's address; raise UserError if there is no cluster to attach to."""
-    place = getattr(experiment.cluster, "address", None) or os.environ.get("RAY_ADDRESS") or "auto"
-    require_address(place)
+    target = getattr(experiment.cluster, "address", None) or os.environ.get("RAY_ADDRESS") or "auto"
+    require_address(target)
     import ray
 
     joined = not ray.is_initialized()
     if joined:
-        address = _reachable(place)
+        address = _reachable(target)
         try:
             ray.init(
                 address=address,
@@ -78,13 +78,13 @@ def require_address(address: str) -> None:
         ray_env.stay_on_loopback()
 
 
-def _reachable(place: str) -> str:
+def _reachable(target: str) -> str:
     """Return the address, or the one that "auto" stands for to Ray; UserError where nobody answers.
 
     What Ray notes of the last cluster that was started here outlives that cluster.
     """
     try:
-        address = ray_private.default_address() if place == "auto" else place
+        address = ray_private.default_address() if target == "auto" else target
     except ConnectionError as error:
         if "multiple" in str(error):
             raise UserError(f"several Ray clusters run on this machine: {error}", hint=HINT) from error

@@ -10,12 +10,12 @@ class Check:
     """Something that a run needs, or may need.
 
     - state: "here"; "absent", and what needs it is another matter; "fault": no run works before it is mended.
-    - found: what there is, e.g. a version. way: how to get what is absent or to mend a fault.
+    - detail: what there is, e.g. a version. way: how to get what is absent or to mend a fault.
     """
 
     name: str
     state: Literal["here", "absent", "fault"]
-    found: str
+    detail: str
     way: str = ""
 
 

@@ -121,7 +121,7 @@ def own_processes(roots: Iterable[int] = ()) -> set[psutil.Process]:
     """Return this process, those with a pid of `roots`, Ray's processes that it is part of, and all below."""
     with suppress(psutil.Error):
         sessions = {session_of(parent) for parent in psutil.Process().parents() if parent.name() == "raylet"}
-        return below({os.getpid(), *roots}).union(*(of_session(one) for one in sessions if one))
+        return below({os.getpid(), *roots}).union(*(of_session(session) for session in sessions if session))
     return below({os.getpid(), *roots})
 
 

@@ -100,7 +100,7 @@ def _object_store_between() -> int:
     stores = []
     for line in (_text(ROOT / "proc/self/maps") or "").splitlines():
         addresses, _, rest = line.partition(" ")
-        first, last = (int(one, 16) for one in addresses.split("-"))
+        first, last = (int(address, 16) for address in addresses.split("-"))
         name = rest.rpartition("/")[2]
         places.setdefault(name, first)
         if name.startswith("plasma"):  # Ray's name for it
@@ -131,13 +131,13 @@ def gpus() -> tuple[list[Gpu], str | None]:
     try:
         handles = gpu_handles()
         driver = pynvml.nvmlSystemGetDriverVersion() if handles else None
-        found = [
+        devices = [
             Gpu(name=pynvml.nvmlDeviceGetName(handle), memory_bytes=_memory(handle), driver=driver)
             for handle in handles
         ]
     except pynvml.NVMLError as error:
         return [], str(error)
-    return found, None
+    return devices, None
 
 
 def rdma_devices() -> list[str]:

@@ -68,14 +68,14 @@ def start() -> str:
         ray_env.stay_on_loopback()
         ray_env.require_short_paths()
         ray_env.require_processes()
-        words = ("--head", "--port=0", "--include-dashboard=false")
-        words += (f"--num-cpus={node.usable_cpus()}", f"--resources={json.dumps(DRIVER_RESOURCE)}")
-        words += (f"--object-store-memory={ray_env.OBJECT_STORE_BYTES}",)
+        options = ("--head", "--port=0", "--include-dashboard=false")
+        options += (f"--num-cpus={node.usable_cpus()}", f"--resources={json.dumps(DRIVER_RESOURCE)}")
+        options += (f"--object-store-memory={ray_env.OBJECT_STORE_BYTES}",)
         reaper.reap_if_any()
         folder, lock = temporary_folder.create()  # where no other program finds this Ray's address
-        words += (f"--temp-dir={folder}",)
+        options += (f"--temp-dir={folder}",)
         done = subprocess.run(
-            [sys.executable, "-c", START, *words],
+            [sys.executable, "-c", START, *options],
             env={**os.environ, reaper.MARK: str(folder), "TMPDIR": str(folder)},
             capture_output=True,
             text=True,

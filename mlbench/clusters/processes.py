@@ -30,8 +30,8 @@ def of_session(session: str) -> set[psutil.Process]:
     package = str(Path(find_spec("ray").origin).parent)  # type: ignore[union-attr]  (ray is installed)
     ray: set[psutil.Process] = set()
     for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or ()
-        if package in " ".join(words[:3]) and session in " ".join(words):
+        command = process.info["cmdline"] or ()
+        if package in " ".join(command[:3]) and session in " ".join(command):
             ray |= {process, *children(process)}  # workers take other names
     return ray
 

@@ -81,7 +81,7 @@ def end(name: str, *, but: int | None = None) -> None:
     deadline = clock.monotonic() + LEAVE_S
     empty_scans = 0  # in a row; one proves nothing: a process that is just being executed has no environment
     while empty_scans < 2 and clock.monotonic() < deadline:
-        running = {one for _, one in processes(name) if one.pid != but}
+        running = {process for _, process in processes(name) if process.pid != but}
         for process in running:
             with suppress(psutil.NoSuchProcess):
                 process.kill()

@@ -30,13 +30,13 @@ class SubmissionLost(Exception):
         self.goes_on = goes_on
 
 
-class Submission(Protocol):
+class ClusterJob(Protocol):
     """A run in a cluster."""
 
     name: str
     experiment: Experiment
     seed: int
-    words: list[str]  # of the command
+    arguments: list[str]  # of the command
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """Yield the messages of its event stream, every event once, until it has ended; or SubmissionLost.

@@ -25,41 +25,41 @@ def sentences(problems: Iterable[tuple[str, ValidationError]], composed: Mapping
     - problems: errors with the prefix of their fields, e.g. "task."; those of a group come before "".
     - composed: the values by group, for the names of their files.
     """
-    by_place: dict[str, list[Any]] = {}
+    by_path: dict[str, list[Any]] = {}
     prefixes = []
     for prefix, error in problems:
         for problem in error.errors():
-            place = prefix + ".".join(str(part) for part in problem["loc"] if _is_field(part))
-            if prefix or not place.startswith(tuple(prefixes)):  # else the group's own Config has said it
-                by_place.setdefault(place, []).append(problem)
+            path = prefix + ".".join(str(part) for part in problem["loc"] if _is_field(part))
+            if prefix or not path.startswith(tuple(prefixes)):  # else the group's own Config has said it
+                by_path.setdefault(path, []).append(problem)
         prefixes += [prefix] if prefix else []
     missing: dict[str, list[str]] = {}
-    for place, (problem, *_) in by_place.items():
+    for path, (problem, *_) in by_path.items():
         if problem["type"] == "missing":
-            group, _, field = place.partition(".")
+            group, _, field = path.partition(".")
             missing.setdefault(group, []).append(field)
     lacking = [f"{_file(group, composed)} lacks {', '.join(fields)}" for group, fields in missing.items()]
-    wrong = [_sentence(place, some, composed) for place, some in by_place.items()
+    wrong = [_sentence(path, some, composed) for path, some in by_path.items()
              if some[0]["type"] != "missing"]  # fmt: skip
     return [*lacking, *wrong]
 
 
-def _sentence(place: str, problems: Sequence[Any], composed: Mapping[str, Any]) -> str:
+def _sentence(path: str, problems: Sequence[Any], composed: Mapping[str, Any]) -> str:
     value = problems[0]["input"]
     if problems[0]["type"] == "extra_forbidden":
-        group, _, field = place.partition(".")
-        return f"{field or place} is not a field of {_file(group, composed) if field else 'a run'}"
+        group, _, field = path.partition(".")
+        return f"{field or path} is not a field of {_file(group, composed) if field else 'a run'}"
     given = "null" if value is None else str(value)
-    start = f"{place}: " if isinstance(value, dict | list) else f"{place}={given}: "
-    literals = [one for one in problems if one["type"] == "literal_error"]
+    start = f"{path}: " if isinstance(value, dict | list) else f"{path}={given}: "
+    literals = [problem for problem in problems if problem["type"] == "literal_error"]
     if not literals:
         return start + _complaint(problems[0])
-    known = [word.strip("'") for word in literals[0]["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-    others = [one["type"] for one in problems if one["type"] != "literal_error"]
-    known += [word for kind, words in WORDS.items() for word in words if _any(others, kind)]
+    choices = [word.strip("'") for word in literals[0]["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+    others = [problem["type"] for problem in problems if problem["type"] != "literal_error"]
+    choices += [word for kind, values in WORDS.items() for word in values if _any(others, kind)]
     if isinstance(value, int | float) and others:  # a number that the number of the union refuses
-        return start + _complaint(next(one for one in problems if one["type"] != "literal_error"))
-    return f"{start}unknown{suggest(given, known)}{', or a number' if _any(others, 'float') else ''}"
+        return start + _complaint(next(problem for problem in problems if problem["type"] != "literal_error"))
+    return f"{start}unknown{suggest(given, choices)}{', or a number' if _any(others, 'float') else ''}"
 
 
 def _any(kinds: Iterable[str], beginning: str) -> bool:

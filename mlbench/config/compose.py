@@ -16,9 +16,9 @@ from mlbench.config.experiment import (
     Backend,
     Cluster,
     Experiment,
+    FrozenModel,
     Hardware,
-    Model,
-    Sync,
+    SyncConfig,
     TaskConfig,
     TrainingConfig,
 )
@@ -28,7 +28,7 @@ from mlbench.config.store_uri import check_store
 ALGORITHMS = {  # of all-reduce, by backend; another's are in the module that its package brings
     "nccl": ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree"),  # NCCL_ALGO
 }
-PLUGIN_GROUPS: dict[str, type[Model]] = {"task": TaskConfig, "sync": Sync, "cluster": Cluster}
+PLUGIN_GROUPS: dict[str, type[FrozenModel]] = {"task": TaskConfig, "sync": SyncConfig, "cluster": Cluster}
 
 
 def data_fields(task: str) -> tuple[str, ...]:
@@ -58,13 +58,13 @@ def hardware(name: str) -> Hardware:
         raise UserError("; ".join(sentences)) from error
 
 
-def compose(words: Sequence[str] = ()) -> Experiment:
+def compose(arguments: Sequence[str] = ()) -> Experiment:
     """Turn `name=value` words into an Experiment with its deviations from the closed reference.
 
     Raises a UserError that lists every mistake: unknown names, wrong types, values out of range, and values
     that the chosen division does not allow.
     """
-    parsed = overrides.parse(words)
+    parsed = overrides.parse(arguments)
     _choose_division(parsed)
     composed, reference = overrides.values(parsed)
     experiment = _validated(composed, parsed.errors)
@@ -135,15 +135,19 @@ def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Devia
         experiment.plain(), reference.plain(), division.model_copy(update={"free": free})
     )
     if division.name == "closed":
-        refused = [one for one in differences if not one.declared]
+        refused = [deviation for deviation in differences if not deviation.declared]
         hint = "restore the reference value, or use division=open, which lists it in the result"
-        if any(one.rule == "R2" for one in refused):  # no division allows these
+        if any(deviation.rule == "R2" for deviation in refused):  # no division allows these
             hint = "goal=NUMBER sets another goal; other data are a task of your own: docs/extending.md"
     else:
-        refused = [one for one in differences if one.fixed]
+        refused = [deviation for deviation in differences if deviation.fixed]
         hint = "make it a task of your own: docs/extending.md"
-    if any(one.field == "sync.name" for one in refused):  # its fields say nothing more
-        refused = [one for one in refused if one.field == "sync.name" or not one.field.startswith("sync.")]
+    if any(deviation.field == "sync.name" for deviation in refused):  # its fields say nothing more
+        refused = [
+            deviation
+            for deviation in refused
+            if deviation.field == "sync.name" or not deviation.field.startswith("sync.")
+        ]
     if refused:
         raise UserError("; ".join(map(str, refused)), hint=hint)
     return differences
@@ -181,10 +185,12 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
                 experiment.sync.check(workers=experiment.workers, precision=precision)
             except UserError as error:
                 errors.append(str(error))
-        can = [one for one in task.PRECISIONS if device == "cuda" or one not in GPU_ONLY]
+        can = [choice for choice in task.PRECISIONS if device == "cuda" or choice not in GPU_ONLY]
         if precision not in can:
-            place = f"backend={experiment.backend.name}"
-            errors.append(f"task.precision={precision}: on {place} {task.name} computes in {', '.join(can)}")
+            backend = f"backend={experiment.backend.name}"
+            errors.append(
+                f"task.precision={precision}: on {backend} {task.name} computes in {', '.join(can)}"
+            )
         task = task.model_copy(update={"precision": precision})
         experiment = experiment.model_copy(update={"task": task})
     if experiment is not None and experiment.max_failures and not experiment.sync.restarts:
@@ -192,7 +198,7 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
             f"max_failures={experiment.max_failures}: sync={experiment.sync.name} has state on every worker "
             "that no checkpoint holds, so no run goes on after a failure"
         )
-    errors += [one for one in complaints.sentences(problems, composed) if one not in errors]
+    errors += [sentence for sentence in complaints.sentences(problems, composed) if sentence not in errors]
     return experiment if not problems else None
 
 
@@ -217,8 +223,8 @@ def _varied(parsed: overrides.Overrides, reference: dict[str, Any]) -> Iterator[
         return
     varied, own = (_validated(reference | {"task": task}, []) for task in (reference["task"], shipped))
     if varied is not None and own is not None:
-        for one in deviations(varied.plain(), own.plain(), own.division):
-            yield one.model_copy(update={"declared": True})
+        for deviation in deviations(varied.plain(), own.plain(), own.division):
+            yield deviation.model_copy(update={"declared": True})
 
 
 def _faults_of_framework(experiment: Experiment) -> Iterator[str]:
@@ -238,10 +244,10 @@ def _unknown_algorithm(backend: Backend) -> str | None:
     """Return that the backend's library has no such all-reduce, and which it has."""
     if backend.algorithm is None:
         return None
-    known = ALGORITHMS.get(backend.name) or getattr(plugins.library(backend.name), "ALGORITHMS", ())
-    if not known or backend.algorithm in known:
+    algorithms = ALGORITHMS.get(backend.name) or getattr(plugins.library(backend.name), "ALGORITHMS", ())
+    if not algorithms or backend.algorithm in algorithms:
         return None
-    return f"backend.algorithm={backend.algorithm}: {backend.name} has {', '.join(known)}"
+    return f"backend.algorithm={backend.algorithm}: {backend.name} has {', '.join(algorithms)}"
 
 
 def _too_easy(experiment: Experiment) -> str | None:

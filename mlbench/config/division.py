@@ -49,7 +49,7 @@ class Deviation(BaseModel):
 
 def task_title(name: str, deviations: Iterable[Deviation]) -> str:
     """Return a task's name, and before it that of the user's own file that chose it."""
-    chosen = next((str(one.given) for one in deviations if one.field == "task"), name)
+    chosen = next((str(deviation.given) for deviation in deviations if deviation.field == "task"), name)
     return name if chosen == name else f"{chosen} (a variant of {name})"
 
 

@@ -48,14 +48,14 @@ def first_line(error: Exception) -> str:
 
 def suggest(name: str, allowed: Sequence[str]) -> str:
     """Return the end of a sentence about an unknown name: the nearest one, or all that there are."""
-    lower = {one.lower(): one for one in reversed(allowed)}
-    longer = [one for one in allowed if name and one.lower().startswith(name.lower())]
+    lower = {choice.lower(): choice for choice in reversed(allowed)}
+    longer = [choice for choice in allowed if name and choice.lower().startswith(name.lower())]
     nearest = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=CLOSE)
-    close = longer if len(longer) == 1 else [lower[one] for one in nearest]
+    close = longer if len(longer) == 1 else [lower[choice] for choice in nearest]
     if close:
         return f": did you mean {close[0]}?" + (f" ({', '.join(allowed)})" if 1 < len(allowed) < FEW else "")
-    short = allowed if len(allowed) < FEW else [one for one in allowed if "." not in one]
+    short = allowed if len(allowed) < FEW else [choice for choice in allowed if "." not in choice]
     if len(short) > MANY:
-        like = [one for one in short if one.startswith(name[:3])][:FEW] or short[:FEW]
+        like = [choice for choice in short if choice.startswith(name[:3])][:FEW] or short[:FEW]
         return f"; choose one of {', '.join(like)}, ... (--help lists all {len(short)})"
     return f"; choose one of {', '.join(short)}" if short else ""

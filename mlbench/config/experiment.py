@@ -29,20 +29,20 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 
 
-class Model(BaseModel):
+class FrozenModel(BaseModel):
     """Frozen values; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Targets(Model):
+class Targets(FrozenModel):
     """The two goals that the suite fixes for a task; the user may give a number instead."""
 
     official: float
     light: float
 
 
-class TaskConfig(Model):
+class TaskConfig(FrozenModel):
     """The fields that every task has; a task's own `Config` adds its hyper-parameters."""
 
     FREE: ClassVar[tuple[str, ...]] = ()  # fields that change speed, not the algorithm
@@ -80,7 +80,7 @@ class TrainingConfig(TaskConfig):
         return self.batch_size * workers
 
 
-class Peak(Model):
+class Peak(FrozenModel):
     """The arithmetic peak of one GPU, or of one node's CPU where it has none, in FLOP/s."""
 
     fp32: PositiveFloat | None
@@ -90,7 +90,7 @@ class Peak(Model):
     source: str
 
 
-class Price(Model):
+class Price(FrozenModel):
     """What one node costs; every price carries its date and origin."""
 
     usd_per_hour: PositiveFloat
@@ -105,7 +105,7 @@ class Price(Model):
         return self
 
 
-class Machine(Model):
+class Machine(FrozenModel):
     """How a cloud names the node, for clusters that `mlbench.cluster up` makes."""
 
     provider: Literal["gke", "aws"]
@@ -115,7 +115,7 @@ class Machine(Model):
     disk_type: str | None = None  # of the boot disk; None: the cheapest that the provider has
 
 
-class Grid(Model):
+class ElectricityGrid(FrozenModel):
     """How much carbon dioxide the electricity of a node's place stands for."""
 
     g_per_kwh: NonNegativeFloat  # g of CO2 equivalents
@@ -123,7 +123,7 @@ class Grid(Model):
     source: str
 
 
-class Hardware(Model):
+class Hardware(FrozenModel):
     """The shape and price of one node, and how workers sit on it."""
 
     name: str
@@ -145,7 +145,7 @@ class Hardware(Model):
     machine: Machine | None = None  # None: no cloud's
     price: Price | None  # None: not for rent; a cost is then not shown
     peak: Peak | None  # None: unknown; MFU is then not shown
-    grid: Grid | None = None  # None: unknown; carbon is then not shown
+    grid: ElectricityGrid | None = None  # None: unknown; carbon is then not shown
 
     @model_validator(mode="after")
     def _a_priced_node_has_a_size(self) -> "Hardware":
@@ -155,7 +155,7 @@ class Hardware(Model):
         return self
 
 
-class Backend(Model):
+class Backend(FrozenModel):
     """The torch.distributed backend that the process group is made from.
 
     A backend's file holds the fields that its library has; a field that is null is left to the library.
@@ -174,7 +174,7 @@ class Backend(Model):
     algorithm: str | None = None  # of all-reduce
 
 
-class Cluster(Model):
+class Cluster(FrozenModel):
     """Where Ray runs; a cluster's module may have a `Config` that adds its fields."""
 
     name: str
@@ -182,7 +182,7 @@ class Cluster(Model):
     oversubscribe: bool | Literal["force"]
 
 
-class Sync(Model):
+class SyncConfig(FrozenModel):
     """How gradients are combined between workers; a strategy's own `Config` adds its fields."""
 
     CLOSED: ClassVar[bool] = False  # ddp's mathematics: the closed division allows it as its file is
@@ -199,7 +199,7 @@ class Sync(Model):
         """Raise UserError where the strategy cannot combine what so many workers compute, two at least."""
 
 
-class Division(Model):
+class Division(FrozenModel):
     """Which fields may differ from the task's reference.
 
     - free: without a word.
@@ -217,14 +217,14 @@ UNIT_BOUNDS = {"%": (0.0, 100.0)}  # what values of a unit can be
 METRIC_BOUNDS = {"bleu": (0.0, 100.0), "perplexity": (1.0, math.inf), "cross_entropy": (0.0, math.inf)}
 
 
-class Experiment(Model):
+class Experiment(FrozenModel):
     """Everything that decides what one run does."""
 
     task: TaskConfig
     hardware: Hardware
     backend: Backend
     cluster: Cluster
-    sync: Sync
+    sync: SyncConfig
     division: Division
     network: Network = HOST
     launcher: Literal["ray", "torchrun", "command"] = "ray"  # command: the user's own (mlbench.measure)
@@ -255,12 +255,12 @@ class Experiment(Model):
 
     @field_validator("data_root", "output_root", "tracking_uri", mode="before")
     @classmethod
-    def _place_is_named(cls, place: Any) -> Any:
-        if place == "":
+    def _place_is_named(cls, value: Any) -> Any:
+        if value == "":
             raise ValueError("is empty; leave it out for the default")
-        if isinstance(place, str) and place.startswith("$"):
+        if isinstance(value, str) and value.startswith("$"):
             raise ValueError("the shell has not put in the variable's value; leave out single quotes")
-        return place
+        return value
 
     @field_validator("tracking_uri")
     @classmethod

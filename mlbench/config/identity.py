@@ -78,7 +78,7 @@ OPERATION = ("seed", "force", "max_failures", "backend.timeout_s", "cluster.over
 RUNS_AS = "cluster.runs_as"  # the field of clusters to which whole runs are submitted
 
 
-class Values(Protocol):
+class KeyFields(Protocol):
     """What `key` needs of an Experiment."""
 
     def plain(self) -> dict[str, Any]: ...
@@ -122,7 +122,7 @@ def identity(values: Mapping[str, Any]) -> dict[str, Any]:
     return decisive | ({"cluster.name": fields[RUNS_AS]} if RUNS_AS in fields else {})
 
 
-def key(experiment: Values) -> str:
+def key(experiment: KeyFields) -> str:
     """Return the hash under which equal measurements are found again.
 
     It covers the identity fields, the framework with its version, and Major.Minor of mlbench.

@@ -52,13 +52,13 @@ class Overrides:
     errors: list[str] = field(default_factory=list)
 
 
-def parse(words: Sequence[str]) -> Overrides:
+def parse(arguments: Sequence[str]) -> Overrides:
     """Split words into group choices and values; what is neither becomes a sentence in `errors`."""
     from hydra.errors import HydraException
 
     parsed: list[tuple[str, Override]] = []
     result = Overrides()
-    for word in words:
+    for word in arguments:
         try:
             parsed.append((word, _override(word)))
         except (HydraException, RecursionError):
@@ -119,9 +119,11 @@ def quoted(word: str) -> str:
     name, _, value = word.partition("=")
     if name in VERBATIM and value not in ("", "null") and not SEVERAL.fullmatch(value):
         # Hydra reads a backslash as itself, but before a quote.
-        value = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + (found[2] and "\\'"), value)
+        value = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + (match[2] and "\\'"), value)
         return f"{name}='{value}'"
-    plain = not value.isascii() and all(one.isalnum() or one in "_-./:+@% " for one in value)
+    plain = not value.isascii() and all(
+        character.isalnum() or character in "_-./:+@% " for character in value
+    )
     return f"{name}='{value}'" if plain else word
 
 
@@ -178,19 +180,19 @@ def hardware(name: str) -> dict[str, Any]:
 
     Raises UserError for a profile that is unknown or cannot be read.
     """
-    known = plugins.files("hardware")
-    if name not in known:
-        raise UserError(unknown("hardware", name, known))
-    plugins.values(known[name])  # its mistakes are told with its name
+    profiles = plugins.files("hardware")
+    if name not in profiles:
+        raise UserError(unknown("hardware", name, profiles))
+    plugins.values(profiles[name])  # its mistakes are told with its name
     folders = tuple(map(str, plugins.search_folders()))
     others = (f"~{group}" for group in GROUPS if group != "hardware")
     values = json.loads(_compose(f"hardware={name}", *others, folders=folders)).get("hardware")
-    _require_parts("hardware", values, known[name])
+    _require_parts("hardware", values, profiles[name])
     return values | _price(values)
 
 
 @cache
-def _compose(*words: str, folders: tuple[str, ...] = ()) -> str:
+def _compose(*choices: str, folders: tuple[str, ...] = ()) -> str:
     """Return the composed groups as JSON; cached, because the points of a study share most choices."""
     # Imported here: hydra costs 0.2 s, and workers that receive a ready Experiment never need it.
     from hydra import compose, initialize_config_dir
@@ -198,15 +200,15 @@ def _compose(*words: str, folders: tuple[str, ...] = ()) -> str:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    more = [f"{SEARCH_PATH}={json.dumps([f'file://{one}' for one in folders])}"] if folders else []
+    more = [f"{SEARCH_PATH}={json.dumps([f'file://{folder}' for folder in folders])}"] if folders else []
     try:
         with initialize_config_dir(str(plugins.own_conf()), version_base="1.3"):
-            composed = compose("config", overrides=[*words, *more])
+            composed = compose("config", overrides=[*choices, *more])
         return json.dumps(OmegaConf.to_container(composed, resolve=True))
     except (HydraException, OmegaConfBaseException, RecursionError) as error:
         circle = isinstance(error, RecursionError)
         reason = "its files name each other as defaults" if circle else " ".join(str(error).split())
-        raise UserError(f"{' '.join(words) or 'the configuration'} cannot be composed: {reason}") from error
+        raise UserError(f"{' '.join(choices) or 'the configuration'} cannot be composed: {reason}") from error
 
 
 def _without_origin(values: dict[str, Any]) -> list[str]:
@@ -223,7 +225,7 @@ def _without_origin(values: dict[str, Any]) -> list[str]:
 
 def _layered(overrides: Overrides) -> dict[str, Any]:
     """Compose the groups, then lay the task's recipe and scale over its default values."""
-    words = (f"{group}={choice}" for group, choice in overrides.choices.items())
+    choices = (f"{group}={choice}" for group, choice in overrides.choices.items())
     files = {
         group: plugins.files(group, overrides.searchpath)[choice]
         for group, choice in overrides.choices.items()
@@ -231,7 +233,7 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
     for path in files.values():
         _require_readable(path)
     folders = plugins.search_folders(overrides.searchpath)
-    composed = json.loads(_compose(*words, folders=tuple(map(str, folders))))
+    composed = json.loads(_compose(*choices, folders=tuple(map(str, folders))))
     for group, path in files.items():
         _require_parts(group, composed.get(group), path)
     for group in GROUPS:
@@ -259,9 +261,9 @@ def _choose_dataset(task: dict[str, Any], scale: str, overrides: Overrides) -> N
     if "dataset" not in task or chosen == task["dataset"] or chosen is None or not offered:
         return
     if chosen not in offered:
-        known = [task["dataset"], *(offered if scale == "mini" else ())]
+        datasets = [task["dataset"], *(offered if scale == "mini" else ())]
         overrides.errors.append(
-            f"task.dataset={chosen} is unknown: {task['name']} has {', '.join(known)} at {scale} scale"
+            f"task.dataset={chosen} is unknown: {task['name']} has {', '.join(datasets)} at {scale} scale"
         )
         overrides.values.pop("task.dataset")
     elif scale != "mini":
@@ -317,23 +319,27 @@ def _require_parts(group: str, composed: Any, path: Path) -> None:
 
 
 def _named(values: Any) -> bool:
-    return isinstance(values, dict) and all(isinstance(one, dict) for one in values.values())
+    return isinstance(values, dict) and all(isinstance(value, dict) for value in values.values())
 
 
 def _assign(composed: dict[str, Any], name: str, value: Any, errors: list[str]) -> None:
     """Put one value at its dotted place; a place that does not exist is an error."""
     *parents, last = name.split(".")
     node: Any = composed
-    for place, parent in enumerate(parents):
+    for index, parent in enumerate(parents):
         node = node.get(parent, "") if isinstance(node, dict) else ""
         if node is None:
-            group = ".".join(parents[: place + 1])
+            group = ".".join(parents[: index + 1])
             errors.append(f"{name} cannot be set: {parents[0]}={composed[parents[0]]['name']} has no {group}")
             return
     if not isinstance(node, dict) or last not in node:
-        known = {one for one in (*flatten(composed), *composed) if not one.endswith(".name")}
-        meant = RENAMED.get(name) or next((one for one in sorted(known) if one.endswith(f".{name}")), None)
-        near = f": did you mean {meant}?" if meant else suggest(name, sorted(known))
+        names = {
+            candidate for candidate in (*flatten(composed), *composed) if not candidate.endswith(".name")
+        }
+        meant = RENAMED.get(name) or next(
+            (candidate for candidate in sorted(names) if candidate.endswith(f".{name}")), None
+        )
+        near = f": did you mean {meant}?" if meant else suggest(name, sorted(names))
         errors.append(f"{name} is unknown{f': {ELSEWHERE[name]}' if name in ELSEWHERE else near}")
     elif parents and last == "name":
         errors.append(f"{name} cannot be set: {parents[0]}=NAME chooses all values of that name")

@@ -66,7 +66,7 @@ def load(group: str, name: str) -> ModuleType:
     own = f"{OWN[group]}.{name}"
     places = [own] if name.isidentifier() and find_spec(own) else []
     places += [point.value for point in _points(ENTRY_POINTS[group]) if point.name == name]
-    if gone := [place for place in places if not _is_there(place)]:
+    if gone := [path for path in places if not _is_there(path)]:
         raise UserError(f"{group} {name!r}: {_absence(gone)}", hint=AGAIN)
     if not places:
         raise UserError(f"there is no {group} {name!r} in mlbench or an installed package", hint=EXTENDING)
@@ -214,7 +214,7 @@ def packages() -> tuple[Path, ...]:
     names = {".".join(parts[: 3 if parts[0] == mlbench.__name__ else 1]) for parts in modules}
     specs = [spec for name in sorted(names) if (spec := find_spec(name))]
     places = [spec.submodule_search_locations or [spec.origin] for spec in specs]
-    return tuple(Path(place) for several in places for place in several if place)
+    return tuple(Path(location) for several in places for location in several if location)
 
 
 def own_conf() -> Path:
@@ -226,8 +226,8 @@ def own_conf() -> Path:
 
 def shipped(group: str, name: str) -> Path | None:
     """Return the YAML file of a choice that is mlbench's own; None for another package's or the user's."""
-    folders = (own_conf(), *(folder(one) for one in conf_packages() if one.startswith(OWN_CONF)))
-    paths = (place / group / f"{name}.yaml" for place in folders)
+    folders = (own_conf(), *(folder(address) for address in conf_packages() if address.startswith(OWN_CONF)))
+    paths = (root / group / f"{name}.yaml" for root in folders)
     return next((path for path in paths if path.is_file()), None)
 
 
@@ -240,13 +240,13 @@ def conf_packages() -> tuple[str, ...]:
 def user_conf() -> tuple[str, ...]:
     """Return the folder of the user's own YAML files, if there is one with one of FOLDERS."""
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    place = os.environ.get(USER_CONF, os.path.join(config, "mlbench"))
-    if os.environ.get(USER_CONF) and not os.path.isdir(place):
+    path = os.environ.get(USER_CONF, os.path.join(config, "mlbench"))
+    if os.environ.get(USER_CONF) and not os.path.isdir(path):
         raise UserError(
-            f"{USER_CONF}={place} is not a folder", hint="unset it, or name a folder of YAML files"
+            f"{USER_CONF}={path} is not a folder", hint="unset it, or name a folder of YAML files"
         )
     # There may be other files, e.g. the user's prices.
-    return (os.path.abspath(place),) if place and _has_groups(Path(place)) else ()
+    return (os.path.abspath(path),) if path and _has_groups(Path(path)) else ()
 
 
 def search_folders(searchpath: Sequence[str] = ()) -> tuple[Path, ...]:
@@ -292,15 +292,15 @@ def files(group: str, searchpath: Sequence[str] = ()) -> dict[str, Path]:
 def values(path: Path) -> dict[str, Any]:
     """Return what a YAML file holds; UserError that names the file and its line where it cannot be read."""
     try:
-        found = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UserError(f"{path}{line}: no YAML: {reason}", hint="correct the file") from error
-    if found is not None and not isinstance(found, dict):
+    if content is not None and not isinstance(content, dict):
         raise UserError(f"{path} is no list of name: value", hint="the files in conf/ show how it is written")
-    return found or {}
+    return content or {}
 
 
 @cache

@@ -68,14 +68,16 @@ def average(tensors: Iterable[torch.Tensor]) -> None:
             tensor /= dist.get_world_size()
 
 
-def steps(worker: Worker, task: str, words: Sequence[str], root: Path, quantity: Quantity | None) -> Result:
-    """Take two steps of a task with the sync strategy that `words` name, or with averages of `quantity`.
+def steps(
+    worker: Worker, task: str, overrides: Sequence[str], root: Path, quantity: Quantity | None
+) -> Result:
+    """Take two steps of a task with the sync strategy that `overrides` name, or with averages of `quantity`.
 
     Only sync=fsdp, which changes the model most, runs the task's own validation, after the last step: it
     takes longer than the steps do.
     """
     workers = f"workers={worker.world_size}"
-    experiment = compose([f"task={task}", *words, "goal=none", "division=open", workers])
+    experiment = compose([f"task={task}", *overrides, "goal=none", "division=open", workers])
     worker = mini_worker(replace(worker, sync=experiment.sync), root)
     setup = registry.build(experiment.task, worker)
     seen = [tensors(setup.model)]
@@ -131,22 +133,22 @@ def all_steps(
 
     One worker, which half of the ranks are in turn, trains the bare model with every strategy.
     """
-    found = {(quantity,): steps(worker, task, (), root, quantity) for quantity in get_args(Quantity)}
-    found |= {words: steps(worker, task, words, root, None) for words in commands}
+    results = {(quantity,): steps(worker, task, (), root, quantity) for quantity in get_args(Quantity)}
+    results |= {command: steps(worker, task, command, root, None) for command in commands}
     alone = replace(worker, rank=0, world_size=1, control=None)
-    for words in [words for words in commands if len(words) == 1][worker.rank :: worker.world_size]:
-        found[*words, ALONE] = steps(alone, task, words, root, None)
-    return found
+    for command in [command for command in commands if len(command) == 1][worker.rank :: worker.world_size]:
+        results[*command, ALONE] = steps(alone, task, command, root, None)
+    return results
 
 
-def different(found: Result, expected: Result) -> str:
+def different(result: Result, expected: Result) -> str:
     """Return the first tensor that is not what it has to be, to rounding; empty where all are.
 
     After one step: to 2^-12 of the largest change, as gradients are sums of thousands of float32 terms, and 8
     roundings of the largest weight. What that made of the weights can bring another sign of an activation and
     so another gradient: after two steps to 2^-5 of the change, where another average is a tenth and more off.
     """
-    if [each.keys() for each in found.tensors] != [each.keys() for each in expected.tensors]:
+    if [each.keys() for each in result.tensors] != [each.keys() for each in expected.tensors]:
         return "other names"
     first = expected.tensors[0]
     for step, share in enumerate((2.0**-12, 2.0**-5), start=1):
@@ -154,10 +156,10 @@ def different(found: Result, expected: Result) -> str:
             if value.is_floating_point():
                 change = (value - first[name]).abs().max().item()
                 bound = share * change + 8 * 2.0**-24 * value.abs().max().item()
-                error = (found.tensors[step][name] - value).abs().max().item()
+                error = (result.tensors[step][name] - value).abs().max().item()
                 if not error <= bound:
                     return f"{name} after step {step}: off by {error:.3g}, {bound:.3g} is allowed"
-            elif not torch.equal(found.tensors[step][name], value):
+            elif not torch.equal(result.tensors[step][name], value):
                 return f"{name} after step {step}"
     return ""
 

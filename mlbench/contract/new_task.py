@@ -25,8 +25,8 @@ def write(name: str, parent: Path) -> Path:
     if folder.exists():
         raise UserError(f"{folder} is there already", hint="remove it, or give the new task another name")
     for source in sorted(TEMPLATE.rglob("*.in")):
-        place = str(source.relative_to(TEMPLATE)).removesuffix(".in")
-        target = folder / place.replace("package", folder.name, 1).replace("NAME", name)
+        path = str(source.relative_to(TEMPLATE)).removesuffix(".in")
+        target = folder / path.replace("package", folder.name, 1).replace("NAME", name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(re.sub(r"(?<![A-Z=])NAME", name, source.read_text()))
     return folder

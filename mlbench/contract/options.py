@@ -30,13 +30,13 @@ def names(config: pytest.Config, group: str) -> list[str]:
 
     if not _chosen(config):
         return choices(group)
-    found = [plugins.name(group, given) for given in config.getoption(f"--{group}") or ()]
+    selection = [plugins.name(group, given) for given in config.getoption(f"--{group}") or ()]
     try:
-        for name in found:
+        for name in selection:
             compose([f"{group}={name}", "division=open"])
     except UserError as error:
         raise pytest.Collector.CollectError(f"mlbench: {error}") from error
-    return found
+    return selection
 
 
 def _chosen(config: pytest.Config) -> bool:

@@ -49,7 +49,7 @@ class Varied(nn.Module):
         return self.last(self.second(self.first(features).tanh()) * self.scale)
 
 
-def trained(worker: Worker, words: tuple[str, ...] = ()) -> dict[str, torch.Tensor]:
+def trained(worker: Worker, overrides: tuple[str, ...] = ()) -> dict[str, torch.Tensor]:
     """Train a small model, two micro-batches a step, on data that differs by rank; return what is validated.
 
     Without words gradients are averaged one by one here, which is what sync=ddp has to come to.
@@ -57,8 +57,8 @@ def trained(worker: Worker, words: tuple[str, ...] = ()) -> dict[str, torch.Tens
     torch.manual_seed(0)
     model = Varied().double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
-    if words:
-        worker = replace(worker, sync=compose([*words, "division=open"]).sync)
+    if overrides:
+        worker = replace(worker, sync=compose([*overrides, "division=open"]).sync)
         sync = strategy.synchronise(model, optimizer, worker)
     else:
         sync = Averages(model, "gradients")
@@ -68,7 +68,7 @@ def trained(worker: Worker, words: tuple[str, ...] = ()) -> dict[str, torch.Tens
         with sync.accumulating():
             sync.module(first).square().mean().backward()
         sync.module(second).square().mean().backward()
-        if not words:
+        if not overrides:
             average(weight.grad for weight in model.parameters() if weight.grad is not None)
         optimizer.step()
         optimizer.zero_grad()
@@ -105,10 +105,10 @@ def test_a_strategy_of_the_closed_division_takes_the_steps_of_averaged_gradients
     """To rounding in float64, for all kinds of weights; the open division promises nothing of the kind."""
     if not plugins.load("sync", name).Config.CLOSED and name != "ddp":
         return
-    for found, expected in zip(pair.run(trained, (f"sync={name}",)), pair.run(trained), strict=True):
-        assert found.keys() == expected.keys()
+    for result, expected in zip(pair.run(trained, (f"sync={name}",)), pair.run(trained), strict=True):
+        assert result.keys() == expected.keys()
         for key, value in expected.items():
-            torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(result[key], value, rtol=1e-10, atol=1e-12)
 
 
 def test_the_driver_needs_no_torch_for_a_strategy(name: str) -> None:

@@ -38,10 +38,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="module")
 def trained(request: pytest.FixtureRequest) -> list[str]:
     """Return the tasks that train to a goal; others measure."""
-    found = [name for name in names(request.config, "task") if compose([f"task={name}"]).target is not None]
-    if not found:
+    tasks = [name for name in names(request.config, "task") if compose([f"task={name}"]).target is not None]
+    if not tasks:
         pytest.skip("no task that trains")
-    return found
+    return tasks
 
 
 def two_steps(parts: TrainingSetup, *, validate: bool = True) -> dict[str, Any]:
@@ -80,10 +80,10 @@ def observe(
     """Take two steps of every task; `half` halves the batch a worker."""
     seen = {}
     for name in names:
-        words = [f"task={name}", "goal=none", "division=open"]
-        task = compose(words).task
+        overrides = [f"task={name}", "goal=none", "division=open"]
+        task = compose(overrides).task
         if half and "batch_size" in type(task).model_fields and isinstance(task, TrainingConfig):
-            task = compose([*words, f"task.batch_size={task.batch_size // 2}"]).task
+            task = compose([*overrides, f"task.batch_size={task.batch_size // 2}"]).task
         seen[name] = two_steps(registry.build(task, mini_worker(worker, root)), validate=validate)
     return seen
 
@@ -155,8 +155,8 @@ def spoil(path: Path) -> None:
         buffers = [each for chunk in chunks for each in chunk.buffers() if each is not None and each.size]
         places = [(each.address - begin, each.size) for each in buffers]
     with path.open("r+b") as raw:
-        for place, size in places:
-            raw.seek(place)
+        for offset, size in places:
+            raw.seek(offset)
             raw.write(bytes(size))
 
 
@@ -194,17 +194,17 @@ def read_too_early(worker: Worker, trained: list[str], prepared: Path, root: Pat
         shutil.copytree(registry.load(name).prepare(task, prepared), folder / task.dataset)
         return first_result(worker, name, folder, file, early)
 
-    def seen(found: Any) -> Any:
-        return found and ([tensor.numpy().tobytes() for tensor in found[0]], repr(found[1]))
+    def seen(batch: Any) -> Any:
+        return batch and ([tensor.numpy().tobytes() for tensor in batch[0]], repr(batch[1]))
 
-    found = []
+    files = []
     for name in trained:
         task = compose([f"task={name}"]).task
         for path in sorted(registry.load(name).prepare(task, prepared).glob("*.arrow")):
             # Whatever was read in between is right in the one and spoilt in the other.
             if seen(result(name, path.name, False)) != seen(result(name, path.name, True)):
-                found.append(f"{name} {path.name}")
-    return found
+                files.append(f"{name} {path.name}")
+    return files
 
 
 def test_no_content_of_the_data_is_read_before_the_clock_runs(
@@ -234,30 +234,30 @@ def test_two_workers_take_the_same_steps_as_plain_averages_with_every_strategy(
     name: str, trained: list[str], strategies: Callable[[str], list[Steps]]
 ) -> None:
     for rank in strategies(name):
-        for words, quantity in PLAIN.items():
-            assert not by_hand.different(rank[words], rank[quantity,]), words
+        for command, quantity in PLAIN.items():
+            assert not by_hand.different(rank[command], rank[quantity,]), command
 
 
 def test_all_workers_validate_one_finite_model_with_every_strategy(
     name: str, trained: list[str], strategies: Callable[[str], list[Steps]]
 ) -> None:
     first, second = strategies(name)
-    for words in (words for words in first if by_hand.ALONE not in words):
-        for before, after in zip(first[words].tensors, second[words].tensors, strict=True):
+    for command in (command for command in first if by_hand.ALONE not in command):
+        for before, after in zip(first[command].tensors, second[command].tensors, strict=True):
             for key, value in before.items():
-                assert torch.equal(value, after[key]) and value.isfinite().all(), (words, key)
-        assert first[words].metrics == second[words].metrics
-        assert all(map(math.isfinite, first[words].metrics.values()))
+                assert torch.equal(value, after[key]) and value.isfinite().all(), (command, key)
+        assert first[command].metrics == second[command].metrics
+        assert all(map(math.isfinite, first[command].metrics.values()))
 
 
 def test_one_worker_trains_the_same_with_every_strategy(
     name: str, trained: list[str], strategies: Callable[[str], list[Steps]]
 ) -> None:
-    found = {words: steps for rank in strategies(name) for words, steps in rank.items()}
-    alone = {words: steps for words, steps in found.items() if by_hand.ALONE in words}
+    results = {command: steps for rank in strategies(name) for command, steps in rank.items()}
+    alone = {command: steps for command, steps in results.items() if by_hand.ALONE in command}
     assert len(alone) >= len(choices("sync"))
-    for words, steps in alone.items():
-        assert not by_hand.different(steps, alone["sync=ddp", by_hand.ALONE]), words
+    for command, steps in alone.items():
+        assert not by_hand.different(steps, alone["sync=ddp", by_hand.ALONE]), command
 
 
 def test_ranks_train_on_different_data(name: str, pair: list) -> None:

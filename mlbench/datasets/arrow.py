@@ -126,10 +126,10 @@ def write_dataset(
     return folder
 
 
-def require_known(name: str, known: Iterable[str]) -> None:
+def require_known(name: str, names: Iterable[str]) -> None:
     """Raise UserError unless a task knows the data set `name`."""
-    if name not in known:
-        raise UserError(f"there is no data set {name!r}", hint=f"the task has {', '.join(known)}")
+    if name not in names:
+        raise UserError(f"there is no data set {name!r}", hint=f"the task has {', '.join(names)}")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

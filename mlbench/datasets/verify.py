@@ -38,20 +38,20 @@ def content(folder: Path) -> Content:
     Files are hashed where their state is not known yet. Rows are counted in the files.
     """
     manifest = arrow.read_manifest(folder)
-    known = _known(folder)
+    entries = _known(folder)
     checked: dict[str, list[Any]] = {}
     rows = {}
     for name, split in manifest["splits"].items():
         path = folder / split["file"]
         now = state(path)
-        if known.get(split["file"]) != [now, split["sha256"]] and arrow.digest(path) != split["sha256"]:
+        if entries.get(split["file"]) != [now, split["sha256"]] and arrow.digest(path) != split["sha256"]:
             raise UserError(
                 f"{path} is not what was prepared: its content has changed",
                 hint=f"remove {folder} and run python -m mlbench.data prepare again",
             )
         checked[split["file"]] = [now, split["sha256"]]
         rows[name] = arrow.read_split(folder, name).num_rows
-    if checked != known:
+    if checked != entries:
         _remember(folder, checked)
     return Content(
         data_hash=arrow.manifest_hash(folder),
@@ -80,15 +80,15 @@ def changed(folder: Path, before: dict[str, State]) -> bool:
     The second tells of a folder that was exchanged for another while the task read it, and then put back.
     """
     opened = {name: arrow.OPENED.get((folder / name).absolute(), []) for name in before}
-    return states(folder) != before or any(one != before[name] for name in opened for one in opened[name])
+    return states(folder) != before or any(state != before[name] for name in opened for state in opened[name])
 
 
 def _known(folder: Path) -> dict[str, Any]:
     try:
-        known = json.loads((folder / CHECKED).read_text("utf-8"))
+        entries = json.loads((folder / CHECKED).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    return entries if isinstance(entries, dict) else {}
 
 
 def _remember(folder: Path, checked: dict[str, list[Any]]) -> None:

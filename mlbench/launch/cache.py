@@ -23,13 +23,13 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
         return None  # asked for its traces, which a record does not hold
     image = getattr(experiment.cluster, "image", None)
 
-    def stands(one: Record) -> bool:
+    def stands(record: Record) -> bool:
         return (
-            one.status in FINISHED
-            and data in (None, one.data_hash)
-            and one.experiment.division.name == experiment.division.name
-            and [*map(str, one.deviations)] == [*map(str, experiment.deviations)]
-            and obstacle(one, image=image) is None
+            record.status in FINISHED
+            and data in (None, record.data_hash)
+            and record.experiment.division.name == experiment.division.name
+            and [*map(str, record.deviations)] == [*map(str, experiment.deviations)]
+            and obstacle(record, image=image) is None
         )
 
     here = reader.find(experiment.output_root, key=key(experiment), seed=experiment.seed)
@@ -40,9 +40,9 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
         client = open_client(experiment.store, artifacts=None)
         if client is not None:
             for text in client.records(key=key(experiment), seed=experiment.seed, statuses=FINISHED):
-                one = Record.model_validate_json(text)
-                if consistency.contradiction(one) is None and stands(one):
-                    return one
+                record = Record.model_validate_json(text)
+                if consistency.contradiction(record) is None and stands(record):
+                    return record
     return None
 
 
@@ -67,13 +67,13 @@ def obstacle(record: Record, *, image: str | None = None) -> str | None:
         if then.packages.get(name) != version:
             return f"it ran with {name} {then.packages.get(name)}, here is {version}"
     here = _machine(node.describe())
-    if not record.nodes or any(_machine(one) != here for one in record.nodes):
+    if not record.nodes or any(_machine(machine) != here for machine in record.nodes):
         return "it ran on another machine"
     return None
 
 
-def _machine(one: Node) -> tuple[str | int | None, ...]:
-    return one.hostname, one.cpu_model, one.usable_cpus, *(gpu.name for gpu in one.gpus)
+def _machine(machine: Node) -> tuple[str | int | None, ...]:
+    return machine.hostname, machine.cpu_model, machine.usable_cpus, *(gpu.name for gpu in machine.gpus)
 
 
 def restore(run: Record, folder: Path, uri: str) -> None:

@@ -69,7 +69,7 @@ def run(
         line = ["python", "-m", "mlbench.measure", *overrides, "--", *command]
         recorder = Recorder(line, overrides, experiment, collector, begun=begun, lock=lock, output=output)
         stack.callback(recorder.stop)
-        printed = child.Output(task.pattern, collector.printed)
+        printed = child.ScriptOutput(task.pattern, collector.printed)
         process = child.Child(
             command,
             cwd=os.getcwd(),

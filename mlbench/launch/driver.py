@@ -72,7 +72,7 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
             trainer.stop()
         raise
     except Exception as error:
-        starts = [one for one in events.read(folder / events.NAME) if one["key"] == "startup"]
+        starts = [event for event in events.read(folder / events.NAME) if event["key"] == "startup"]
         logs = starts[-1]["metadata"].get("logs", []) if starts else []
         raise root_cause(error, [_kept_log(log, rank, folder) for rank, log in enumerate(logs)]) from error
 

@@ -15,7 +15,7 @@ class EventStream(Display):
     """Prints a run's event log as it grows; takes the place of the display."""
 
     def __init__(self, log: Path, output: TextIO | None = None) -> None:
-        self._follower = events.Follower(log)
+        self._follower = events.LogFollower(log)
         self._output = output or sys.stdout
         self._count = 0
         self._next_heartbeat = 0.0

@@ -92,9 +92,9 @@ def source_line(error: BaseException) -> str:
 
 def _reason(error: BaseException) -> str:
     """Return what a worker raised, e.g. KeyError: 'lr' (model.py, line 3)."""
-    place = f" ({', '.join(notes)})" if (notes := getattr(error, "__notes__", [])) else ""
+    location = f" ({', '.join(notes)})" if (notes := getattr(error, "__notes__", [])) else ""
     name, line = type(error).__name__, last_line(_text(error))
-    return f"{line if name in (line, line.partition(':')[0]) else f'{name}: {line}'}{place}"
+    return f"{line if name in (line, line.partition(':')[0]) else f'{name}: {line}'}{location}"
 
 
 def _log(rank: int, logs: Sequence[str]) -> str:

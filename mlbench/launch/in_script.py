@@ -22,7 +22,7 @@ class Measurement:
     """A context manager around a training loop; rank 0 writes the run, unless a command of mlbench does.
 
     - metric, goal, direction: what `validation` watches; goal None: none.
-    - words: overrides as of `mlbench.run`, e.g. "hardware=gcp_n1_t4".
+    - overrides: as of `mlbench.run`, e.g. "hardware=gcp_n1_t4".
 
     Raises UserError where several ranks have no process group yet.
     """
@@ -33,12 +33,12 @@ class Measurement:
         goal: float | None = None,
         *,
         direction: Direction = "max",
-        words: Iterable[str] = (),
+        overrides: Iterable[str] = (),
         output: Output | None = None,
     ) -> None:
         self._goal = Goal(metric, goal, direction) if goal is not None else None
         self._target = {"metric": metric, "target": goal, "direction": direction}
-        self._words, self._output = list(words), output or Output()
+        self._words, self._output = list(overrides), output or Output()
         self._recorder: Recorder | None = None
 
     def __enter__(self) -> "Measurement":

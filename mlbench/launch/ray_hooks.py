@@ -40,7 +40,7 @@ class ProcessGroupConfig(BackendConfig):
     variables: dict[str, str] = field(default_factory=dict)
     start_timeout_s: float = START_TIMEOUT_S
     log: str | None = None
-    epoch: clock.Epoch = field(default_factory=clock.epoch)
+    epoch: clock.ClockEpoch = field(default_factory=clock.epoch)
 
     @property
     def backend_cls(self) -> type[Backend]:

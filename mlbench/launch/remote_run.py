@@ -16,7 +16,7 @@ from typing import Any
 
 from mlbench import clock
 from mlbench.clusters import connection
-from mlbench.clusters.submission import Submission, SubmissionLost
+from mlbench.clusters.submission import ClusterJob, SubmissionLost
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.launch import execute as local
@@ -29,7 +29,7 @@ from mlbench.tracking import uploader
 
 
 @dataclass(frozen=True)
-class Settings:
+class SubmitSettings:
     """How a run is submitted: `detach`, `attach` to a name, and `retries` of a preempted run."""
 
     detach: bool = False
@@ -37,13 +37,13 @@ class Settings:
     retries: int = 0
 
     @classmethod
-    def parse(cls, words: Mapping[str, str]) -> "Settings":
+    def parse(cls, settings: Mapping[str, str]) -> "SubmitSettings":
         """Read the settings of the command line; UserError for what they cannot be."""
-        if words["detach"] not in ("true", "false"):
-            raise UserError(f"detach={words['detach']} is neither true nor false")
-        if not words["retries"].isdigit():
-            raise UserError(f"retries={words['retries']} is not a whole number from 0")
-        return cls(words["detach"] == "true", words["attach"], int(words["retries"]))
+        if settings["detach"] not in ("true", "false"):
+            raise UserError(f"detach={settings['detach']} is neither true nor false")
+        if not settings["retries"].isdigit():
+            raise UserError(f"retries={settings['retries']} is not a whole number from 0")
+        return cls(settings["detach"] == "true", settings["attach"], int(settings["retries"]))
 
 
 def takes(cluster: str) -> bool:
@@ -56,7 +56,7 @@ def execute(
     *,
     begun: float,
     overrides: Sequence[str],
-    settings: Settings,
+    settings: SubmitSettings,
     output: Output | None = None,
 ) -> Record | None:
     """Submit the run and follow it to its record; None for one that was detached.
@@ -66,13 +66,13 @@ def execute(
     output = output or Output()
     module = connection.load(experiment.cluster.name)
     if settings.attach:
-        submission: Submission = module.attach(experiment.cluster, settings.attach)
-        place = {name: getattr(experiment, name) for name in ("output_root", "tracking_uri")}
-        place["output_root"] = place["output_root"].absolute()
-        experiment = submission.experiment.model_copy(update=place)
+        submission: ClusterJob = module.attach(experiment.cluster, settings.attach)
+        fields = {name: getattr(experiment, name) for name in ("output_root", "tracking_uri")}
+        fields["output_root"] = fields["output_root"].absolute()
+        experiment = submission.experiment.model_copy(update=fields)
         with closing(Copy(experiment, output)) as copy:
-            words = submission.words
-            return _followed(copy, submission, experiment, begun=begun, overrides=words, output=output)
+            arguments = submission.arguments
+            return _followed(copy, submission, experiment, begun=begun, overrides=arguments, output=output)
     cached = local.reused(experiment, output)
     if cached is not None:
         return cached
@@ -157,7 +157,7 @@ class Copy:
 
 def _followed(
     copy: Copy,
-    submission: Submission,
+    submission: ClusterJob,
     experiment: Experiment,
     *,
     begun: float,
@@ -197,7 +197,7 @@ def _followed(
     return _concluded(copy, value, end, experiment, output)
 
 
-def _attach(submission: Submission, experiment: Experiment) -> str:
+def _attach(submission: ClusterJob, experiment: Experiment) -> str:
     return f"python -m mlbench.run cluster={experiment.cluster.name} attach={submission.name}"
 
 
@@ -221,7 +221,7 @@ def _show(message: dict[str, Any], view: Display) -> None:
         view.event(message["event"])
 
 
-def _delete(submission: Submission, output: Output) -> None:
+def _delete(submission: ClusterJob, output: Output) -> None:
     """Delete the run; a deletion that fails is told, and changes no result."""
     try:
         with signals.interruptible():

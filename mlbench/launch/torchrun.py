@@ -66,7 +66,7 @@ def agent() -> Iterator[tuple[child.Child, Path]]:
             [sys.executable, "-m", "mlbench.launch.torchrun", str(scratch)],
             cwd=os.getcwd(),
             variables={},
-            output=child.Output(None, lambda _: None),
+            output=child.ScriptOutput(None, lambda _: None),
             stdin=subprocess.PIPE,
         )
         _agents.append((process, scratch))

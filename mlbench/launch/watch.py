@@ -58,7 +58,7 @@ class Watch:
     def __init__(self, log: Path, progress: Any) -> None:
         self.lost: str | None = None
         self._log = log
-        self._follower = events.Follower(log)
+        self._follower = events.LogFollower(log)
         self._progress: Any = progress
         self._heartbeats: HeartbeatServer | None = None
         self._connection: Connection | None = None
@@ -153,13 +153,16 @@ class Watch:
             workers = connection.workers()
         stopped = [worker for worker in workers if processes.stopped(worker.pid)]
         now = clock.monotonic()
-        self._stopped = {one.pid: self._stopped.get(one.pid, now) for one in stopped}
+        self._stopped = {worker.pid: self._stopped.get(worker.pid, now) for worker in stopped}
         for worker in stopped:
             if now - self._stopped[worker.pid] >= FROZEN_S:
                 who = f"process {worker.pid} on {worker.address}"
                 return f"a worker is frozen before the training, {who}: it was stopped by a signal"
         if self._deadline is not None and now > self._deadline:
-            who = ", ".join(f"process {one.pid} on {one.address}" for one in workers) or "there is none"
+            who = (
+                ", ".join(f"process {worker.pid} on {worker.address}" for worker in workers)
+                or "there is none"
+            )
             return f"the workers did not start within {START_S:g} s: one may be frozen ({who})"
         return None
 

@@ -53,7 +53,7 @@ class WorkerSpec:
     token: str
     log: str
     driver: int | None
-    epoch: clock.Epoch
+    epoch: clock.ClockEpoch
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         peak_memory_bytes=max(filter(None, worker.gather(result.peak_memory_bytes)), default=None),
         table=result.table,
         profile=_profile(result.profile, worker),
-        nodes=_gathered([_completed(one, result) for one in nodes], worker),
+        nodes=_gathered([_completed(node, result) for node in nodes], worker),
         started_at=worker.timer.started_at,
         entered=entered,
         calibrated=calibrated,
@@ -256,12 +256,12 @@ def describe_node(spec: WorkerSpec) -> Node:
 
     Before the training, so that nothing that fails here can happen to a finished run.
     """
-    found = described()
-    calibration, warnings = {}, found.warnings
+    description = described()
+    calibration, warnings = {}, description.warnings
     try:
-        calibration = calibrate.calibrate(found.usable_cpus, devices=["cpu"], clock=clock.monotonic)
+        calibration = calibrate.calibrate(description.usable_cpus, devices=["cpu"], clock=clock.monotonic)
     except Exception as error:  # e.g. memory that ran out
-        warnings = [*warnings, f"{found.hostname} could not be calibrated: {error}"]
+        warnings = [*warnings, f"{description.hostname} could not be calibrated: {error}"]
     process_group.set_key(f"calibrated/{os.environ['RANK']}")
     more = {"calibration": calibration, "warnings": warnings, "threads_per_worker": spec.threads}
     more |= {"transport": process_group.describe(spec.experiment.backend.module)}
@@ -269,7 +269,7 @@ def describe_node(spec: WorkerSpec) -> Node:
         import ray
 
         more |= {"ray_node_id": ray.get_runtime_context().get_node_id()}
-    return found.model_copy(update=more)
+    return description.model_copy(update=more)
 
 
 def node_gpus(worker: Any, *, node_rank: int) -> list[tuple[str, dict[str, float]]]:
@@ -362,13 +362,13 @@ def _completed(description: Node, result: Any) -> Node:
     return description.model_copy(update=more)
 
 
-def _profile(found: Any, worker: Any) -> Profile | None:
+def _profile(profile: Any, worker: Any) -> Profile | None:
     """Return what rank 0's profiler recorded, with the names of all ranks' traces."""
-    names = worker.gather([] if found is None else sorted(found.files))
-    if found is None:
+    names = worker.gather([] if profile is None else sorted(profile.files))
+    if profile is None:
         return None
     files = [f"{TRACES}/{name}" for rank in names for name in rank]
-    return Profile.model_validate({"steps": found.steps, "operators": found.operators, "files": files})
+    return Profile.model_validate({"steps": profile.steps, "operators": profile.operators, "files": files})
 
 
 def _first_ranks(worker: Any) -> list[int]:

@@ -14,7 +14,7 @@ from mlbench.record import cost, energy, log_consistency, node_types, noise, off
 from mlbench.record.phases import EXPOSED, TRAIN_STEP, UNDIVIDED, PhaseTimes, merged, percentiles, phase_names
 from mlbench.record.record import (
     FINISHED,
-    Interval,
+    JobSubmission,
     Node,
     RankStats,
     Record,
@@ -22,8 +22,8 @@ from mlbench.record.record import (
     RunEnd,
     RunStart,
     Startup,
-    Submission,
     Validation,
+    ValidationInterval,
     WorkerResult,
 )
 
@@ -33,7 +33,7 @@ FABRIC_GPUS = 8  # of a node from which on clouds and vendors sell it with a fab
 NOT_RETURNED = WorkerResult(status="failed")  # what is known of workers that returned nothing
 
 
-def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
+def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Record:
     """Return the record of the run that left this event log.
 
     A log without `run_result`, because its driver was killed, gives a run that ended with the log's last
@@ -60,7 +60,7 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
     rate = totals["samples_per_s"]
     disturbed = _disturbances(end, result.nodes)
     if disturbed:  # measured while it ran, so the load before it says nothing more
-        quiet = [one for one in start.warnings if "load average" not in one]
+        quiet = [warning for warning in start.warnings if "load average" not in warning]
         start = start.model_copy(update={"warnings": quiet})
     other_hardware = node_types.other_hardware(experiment, result.nodes)
     caveats = _caveats(experiment, result.nodes, oversubscribed=end.oversubscribed)
@@ -81,7 +81,7 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         flops_per_s=flops * rate if flops and rate else None,
     )
     caveats += [f"{log_consistency.CAVEAT}{sentence}" for sentence in contradictions]
-    told = {sentence for node in result.nodes for sentence in node.warnings}
+    warnings = {sentence for node in result.nodes for sentence in node.warnings}
     why_not = official.reasons(
         start,
         result,
@@ -111,7 +111,7 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         caveats=caveats,
         disturbances=disturbed,
         contradictions=contradictions,
-        warnings=sorted(told | set(start.warnings)),
+        warnings=sorted(warnings | set(start.warnings)),
         started_at=clock.iso(start.begun),
         ended_at=clock.iso(end.ended),
         wall=wall,
@@ -231,9 +231,9 @@ def _provisioning(start: RunStart) -> float | None:
     return start.begun - start.submitted
 
 
-def _submission(log: Log) -> Submission | None:
+def _submission(log: Log) -> JobSubmission | None:
     values = [event["value"] for event in log if event["key"] == "submission"]
-    return Submission.model_validate(values[-1]) if values else None
+    return JobSubmission.model_validate(values[-1]) if values else None
 
 
 def _measured(log: Log) -> list[tuple[Validation, list[PhaseTimes]]]:
@@ -446,10 +446,10 @@ def _bytes_sent(per_rank: RankTimes, *, steps: int = 1) -> RankStats | None:
     return RankStats.of([sum(rank) / steps for rank in sent])
 
 
-def intervals(per_rank: RankTimes) -> list[Interval]:
+def intervals(per_rank: RankTimes) -> list[ValidationInterval]:
     """Return what was measured between validations, with min, mean and max over the ranks."""
     return [
-        Interval(
+        ValidationInterval(
             steps=ranks[0].steps,
             samples=sum(times.samples for times in ranks),
             phases={

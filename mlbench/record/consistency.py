@@ -38,7 +38,9 @@ def _derived(record: Record) -> Iterator[tuple[str, object, object]]:
         yield "status", record.status, "goal_reached" if reached else "another"
     to_goal = last.elapsed if last and record.status == "goal_reached" else None
     yield "time_to_accuracy", record.time_to_accuracy, to_goal
-    values = [value for one in validations if (value := one.metrics.get(task.metric)) is not None]
+    values = [
+        value for validation in validations if (value := validation.metrics.get(task.metric)) is not None
+    ]
     yield "best", record.best, (max if task.direction == "max" else min)(values, default=None)
     in_time = accuracy_after(
         validations,
@@ -52,7 +54,7 @@ def _derived(record: Record) -> Iterator[tuple[str, object, object]]:
     yield "steps", record.steps, last.step if last else 0
     if record.intervals:
         yield "number of intervals", len(record.intervals), len(validations)
-        yield "samples", record.samples, sum(one.samples for one in record.intervals)
+        yield "samples", record.samples, sum(interval.samples for interval in record.intervals)
 
 
 def _inexact(record: Record) -> Iterator[str]:
@@ -71,7 +73,9 @@ def _inexact(record: Record) -> Iterator[str]:
         if not least * (1 - SAME) <= rate <= most * (1 + SAME):
             yield f"its samples_per_s is {rate:g}, {record.samples} samples in its time are {least:g} or more"
     for name, spread in record.phases.items() if record.intervals else ():
-        total = math.fsum(one.phases[name].mean for one in record.intervals if name in one.phases)
+        total = math.fsum(
+            interval.phases[name].mean for interval in record.intervals if name in interval.phases
+        )
         if not _same(spread.mean, total):
             yield f"its phase {name} is {spread.mean:g} s, that of its intervals {total:g} s"
     if record.cost is None and other_hardware(record.experiment, record.nodes):
@@ -88,8 +92,8 @@ def _inexact(record: Record) -> Iterator[str]:
             yield f"its {name} is {_text(stated)}, its time and its hardware's price make {_text(derived)}"
 
 
-def _same(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=SAME, abs_tol=1e-9)
+def _same(value: float, other: float) -> bool:
+    return math.isclose(value, other, rel_tol=SAME, abs_tol=1e-9)
 
 
 def _text(value: object) -> str:

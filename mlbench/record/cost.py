@@ -62,8 +62,8 @@ class Cost:
 def of_other_node(record: Priced) -> bool:
     """Return whether a run's price is not its machine's: it says so, or the command changed the profile."""
     changed = {f"hardware.{name}" for name in ("cpus", "gpus", "gpu_model", "workers_per_node")}
-    told = any("this hardware's" in one for one in record.caveats)
-    return told or any(one.field in changed for one in record.deviations)
+    mismatch = any("this hardware's" in caveat for caveat in record.caveats)
+    return mismatch or any(deviation.field in changed for deviation in record.deviations)
 
 
 def nodes(hardware: Hardware, workers: int) -> int:

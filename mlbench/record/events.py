@@ -58,7 +58,7 @@ def _is_torn(descriptor: int) -> bool:
     return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
 
 
-class Follower:
+class LogFollower:
     """Reads a growing log; each call returns what is new."""
 
     def __init__(self, path: Path) -> None:
@@ -103,11 +103,11 @@ def resealed(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) 
     What leaves or enters an archive is edited: credentials and addresses of other machines are taken out.
     """
     log = list(after)
-    for place, event in enumerate(before):
+    for index, event in enumerate(before):
         written = event.get("metadata", {}) if event["key"] == "run_result" else {}
         if "sha256" in written and checksum(before[: written["events"]], event["value"]) == written:
-            own = checksum(log[: written["events"]], log[place]["value"])
-            log[place] = log[place] | {"metadata": own}
+            own = checksum(log[: written["events"]], log[index]["value"])
+            log[index] = log[index] | {"metadata": own}
     return log
 
 

@@ -89,8 +89,8 @@ def quantity(value: float | str, unit: str) -> str:
         return WORDED[unit](value)
     if unit in WITH_PREFIX:
         return with_prefix(value, unit)
-    one = value == 1 and unit.endswith("s") and "/" not in unit
-    return f"{number(value)} {unit[:-1] if one else unit}".rstrip()
+    singular = value == 1 and unit.endswith("s") and "/" not in unit
+    return f"{number(value)} {unit[:-1] if singular else unit}".rstrip()
 
 
 def spread(stats: RankStats, unit: str) -> str:
@@ -159,9 +159,9 @@ def json_text(values: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else "infinite"
     return value

@@ -52,7 +52,11 @@ def contradictions(
     sentences = [
         *_of_checksum(log),
         *_of_order(every, start.experiment),
-        *(one for before, now in _neighbours(stretches) for one in _of_interval(before, now, start)),
+        *(
+            sentence
+            for before, now in _neighbours(stretches)
+            for sentence in _of_interval(before, now, start)
+        ),
         *_of_progress(stretches, start.experiment, result),
         *_of_stamps(log, every, start, end, result),
         *_of_durations(startup, startup_time, every, start, end),
@@ -87,13 +91,13 @@ def _neighbours(stretches: Sequence[Sequence[Measured]]) -> Iterator[tuple[Measu
 
 
 def _of_checksum(log: Log) -> Iterator[str]:
-    for place, event in enumerate(log):
+    for index, event in enumerate(log):
         written = event["metadata"]
         if event["key"] != "run_result" or "sha256" not in written:
             continue
         if events.checksum(log[: written["events"]], event["value"]) != written:
             yield "its lines are not those that the run wrote: their checksum differs"
-        added = {one["key"] for one in (*log[written["events"] : place], *log[place + 1 :])}
+        added = {line["key"] for line in (*log[written["events"] : index], *log[index + 1 :])}
         if added - {"worker_failure", "submission", "run_stop"}:  # what the controller and others add late
             yield "lines were added to it"
 
@@ -155,14 +159,14 @@ def _of_progress(
     batches: list[float] = []  # samples a step, of all ranks
     most = getattr(experiment.task, "epochs", None) or math.inf
     for stretch in stretches:
-        for place, (now, ranks) in enumerate(stretch):
+        for index, (now, ranks) in enumerate(stretch):
             steps = ranks[0].steps if ranks else 0
             at, begin = f"the validation at step {now.step}", now.step - steps
             if not now.metrics and begin not in seen:  # it diverged within a step, which is not counted
                 begin -= 1
             if any(times.steps != steps for times in ranks):
                 yield f"{at} follows other numbers of steps on other ranks"
-            if begin not in seen or (place and begin != stretch[place - 1][0].step):
+            if begin not in seen or (index and begin != stretch[index - 1][0].step):
                 yield f"{at} follows {steps} steps, which do not lead there"
             epochs = now.epoch - seen.get(begin, 0.0)
             seen[now.step] = now.epoch
@@ -263,7 +267,7 @@ def _of_durations(
 def _of_nodes(log: Log, end: RunEnd, result: WorkerResult, every: Sequence[Measured]) -> Iterator[str]:
     """What is told twice is told alike, and no machine gave more than it has."""
     reported = [WorkerResult.model_validate(e["value"]) for e in log if e["key"] == "worker_result"]
-    if any(one != end.result for one in reported) and end.result is not None:
+    if any(report != end.result for report in reported) and end.result is not None:
         yield "its workers' result stands in it twice, and differs"
     began = {event["metadata"].get("hostname") for event in log if event["key"] == "run_start"} - {None}
     restarted = any(event["key"] == "worker_failure" for event in log)  # then the nodes are those since then

@@ -18,7 +18,7 @@ class ValidationMessage(TypedDict):
     goal_reached: bool
 
 
-class Part(TypedDict):
+class RankValidation(TypedDict):
     """A validation with this rank's times up to it (`PhaseTimes.plain`)."""
 
     validation: ValidationMessage
@@ -30,7 +30,7 @@ class Report(TypedDict):
 
     started_at: float  # s since 1970, the first access to training data
     rank: int
-    parts: list[Part]
+    parts: list[RankValidation]
     system: list[dict[str, Any]]  # samples of its node, on a node's first rank
     unit: str  # of samples
     hostname: NotRequired[str]

@@ -28,17 +28,19 @@ def misfits(hardware: Hardware, *, host: str, cpus: int, gpus: Sequence[str] | N
 
     `gpus` are the names of its GPUs; None where they say nothing, as the run does not compute on them.
     """
-    found = {}
+    differences = {}
     stated, model = hardware.cpus, hardware.gpu_model
     # A node keeps some CPUs for its own services, so it may have up to twice those of its workers.
     if stated is not None and not stated <= cpus <= 2 * stated:
-        found[f"states {stated} CPUs a node, {host} has {cpus}"] = "the cost is not this hardware's"
+        differences[f"states {stated} CPUs a node, {host} has {cpus}"] = "the cost is not this hardware's"
     if model and gpus is not None:
         names = gpus or ["none that the driver names"]
         other = next((name for name in names if not re.search(rf"\b{re.escape(model)}\b", name)), None)
         if other is not None:
-            found[f"states {model} GPUs, {host} has {other}"] = "neither cost nor peak are this hardware's"
-    return found
+            differences[f"states {model} GPUs, {host} has {other}"] = (
+                "neither cost nor peak are this hardware's"
+            )
+    return differences
 
 
 def other_hardware(experiment: Experiment, nodes: Sequence[Node]) -> list[str]:

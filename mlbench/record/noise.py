@@ -57,9 +57,9 @@ def calibration_outliers(rates: Sequence[float | None]) -> list[float | None]:
     `rates` has one calibration rate a run, e.g. the lowest over its nodes; None where it was not measured.
     The result is None for a run within CALIBRATION_SHARE of the median, and for points of fewer than three.
     """
-    known = [rate for rate in rates if rate is not None and rate > 0]
-    if len(known) < 3:  # of two that differ, nobody knows which one is off
+    values = [rate for rate in rates if rate is not None and rate > 0]
+    if len(values) < 3:  # of two that differ, nobody knows which one is off
         return [None] * len(rates)
-    median = statistics.median(known)
+    median = statistics.median(values)
     shares = [None if not rate else rate / median - 1 for rate in rates]
     return [share if share is not None and abs(share) > CALIBRATION_SHARE else None for share in shares]

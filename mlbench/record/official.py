@@ -57,7 +57,7 @@ class Recipe(Values):
     free: list[str]  # fields of the task that are not in the hash
 
 
-class Dataset(Values):
+class PublishedDataset(Values):
     """A published data set; None: not known."""
 
     rows: dict[str, int] | None  # by split
@@ -65,7 +65,7 @@ class Dataset(Values):
     prepared: dict[str, str] | None  # SHA-256 of the prepared file, by split
 
 
-class Reference(Values):
+class FrozenReference(Values):
     """The frozen reference of one version of mlbench."""
 
     version: str
@@ -73,14 +73,14 @@ class Reference(Values):
     sources: str | None  # provenance.sources(); None until the version is released
     measuring: dict[str, str]  # by released Major.Minor, the hash of what can move a number
     recipes: dict[str, Recipe]  # by "task/recipe"
-    datasets: dict[str, Dataset]  # by name
+    datasets: dict[str, PublishedDataset]  # by name
 
 
 @cache
-def reference() -> Reference:
+def reference() -> FrozenReference:
     """Return the reference that this mlbench was released with."""
     text = resources.files("mlbench.record").joinpath(FILE).read_text("utf-8")
-    return Reference.model_validate_json(text)
+    return FrozenReference.model_validate_json(text)
 
 
 def recipe_hash(experiment: Mapping[str, Any], free: Sequence[str]) -> str:
@@ -97,7 +97,7 @@ def reasons(
     status: str,
     caveats: list[str],
     sealed: bool,
-    frozen: Reference,
+    frozen: FrozenReference,
 ) -> list[str]:
     """Return why a run is none of an official point's, one sentence each; empty for one that may be.
 
@@ -111,7 +111,9 @@ def reasons(
         sentences += _of_data(experiment.task.dataset, result, frozen)
     sentences += _of_code(start, result.nodes, frozen)
     sentences += _of_environment(start, result.nodes)
-    sentences += [f"the machine was busy: {one}" for one in start.warnings if "load average" in one]
+    sentences += [
+        f"the machine was busy: {warning}" for warning in start.warnings if "load average" in warning
+    ]
     sentences += [f"caveat: {caveat}" for caveat in caveats]
     if not sealed:
         sentences.append("its event log has no checksum")
@@ -142,7 +144,7 @@ def of_point(runs: Sequence[Record], attempts: Sequence[Record], history: Histor
     }
     sentences = [sentence for sentence, holds in numbers.items() if holds]
     finished = [run for run in attempts if run.status in FINISHED]
-    sentences += [one for run in finished for one in run.official_reasons if one != MISSED]
+    sentences += [reason for run in finished for reason in run.official_reasons if reason != MISSED]
     return list(dict.fromkeys(sentences))
 
 
@@ -162,7 +164,7 @@ def _of_the_choice(experiment: Experiment, status: str) -> Iterator[str]:
         yield f"the run is {status.replace('_', ' ')}"
 
 
-def _of_recipe(experiment: Experiment, frozen: Reference) -> Iterator[str]:
+def _of_recipe(experiment: Experiment, frozen: FrozenReference) -> Iterator[str]:
     plain = experiment.plain()
     name = f"{experiment.task.name}/{experiment.task.recipe}"
     recipe = frozen.recipes.get(name)
@@ -172,25 +174,25 @@ def _of_recipe(experiment: Experiment, frozen: Reference) -> Iterator[str]:
         yield f"the recipe or a goal of {name} is not the one that mlbench {frozen.version} was released with"
 
 
-def _of_data(name: str, result: WorkerResult, frozen: Reference) -> Iterator[str]:
+def _of_data(name: str, result: WorkerResult, frozen: FrozenReference) -> Iterator[str]:
     published = frozen.datasets.get(name)
     if name == "none":
         return
     if published is None:
         yield f"the reference has no data set {name}"
         return
-    for what, known, given in (
+    for what, expected, given in (
         ("rows", published.rows, result.data_rows),
         ("input files", published.inputs, result.data_inputs),
         ("prepared files", published.prepared, result.data_files),
     ):
-        if known is None:
+        if expected is None:
             yield f"the reference does not know the {what} of the published {name}"
-        elif known != given:
+        elif expected != given:
             yield f"the {what} of the data set are not those of the published {name}"
 
 
-def _of_code(start: RunStart, nodes: list[Node], frozen: Reference) -> Iterator[str]:
+def _of_code(start: RunStart, nodes: list[Node], frozen: FrozenReference) -> Iterator[str]:
     software = start.software
     if DEVELOPMENT in start.mlbench:
         after = f"version after {frozen.released}" if frozen.released else "version, and none is released yet"

@@ -8,12 +8,12 @@ import yaml
 from pydantic import Field
 
 from mlbench.config.errors import UserError
-from mlbench.config.experiment import Hardware, Model, NonNegativeFloat, PositiveFloat, PositiveInt
+from mlbench.config.experiment import FrozenModel, Hardware, NonNegativeFloat, PositiveFloat, PositiveInt
 
 HOURS_PER_MONTH = 730  # h, 365 days of 24 h over 12, as providers compute
 
 
-class Overhead(Model):
+class Overhead(FrozenModel):
     """Prices of a provider's cluster without its workers, as `mlbench.cluster up` makes it."""
 
     head_type: str
@@ -33,10 +33,10 @@ class Overhead(Model):
 
 def overhead(provider: str) -> Overhead:
     """Return the prices of a provider's cluster; UserError for a provider that has none."""
-    known = _overheads()
-    if provider not in known:
+    prices = _overheads()
+    if provider not in prices:
         raise UserError(f"no prices of a cluster are known for {provider}", hint="gke and aws have them")
-    return known[provider]
+    return prices[provider]
 
 
 def hourly(hardware: Hardware, nodes: int, *, spot: bool, disk_gb: int | None = None) -> dict[str, float]:

@@ -169,8 +169,8 @@ def git(checkout: Path) -> Git | None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     clean["GIT_OPTIONAL_LOCKS"] = "0"
 
-    def ask(*words: str) -> str:
-        command = ["git", "-C", str(checkout), *words]
+    def ask(*arguments: str) -> str:
+        command = ["git", "-C", str(checkout), *arguments]
         return subprocess.run(
             command, env=clean, capture_output=True, text=True, check=True, timeout=60
         ).stdout

@@ -21,7 +21,7 @@ from pydantic import (
 
 from mlbench.config.division import Deviation
 from mlbench.config.errors import UserError
-from mlbench.config.experiment import Cluster, Experiment, Sync, TaskConfig
+from mlbench.config.experiment import Cluster, Experiment, SyncConfig, TaskConfig
 from mlbench.config.goal import Goal
 from mlbench.record.cost import Cost
 from mlbench.record.energy import Energy
@@ -55,7 +55,7 @@ class RecordedTask(TaskConfig):
     model_config = ConfigDict(extra="allow")
 
 
-class RecordedSync(Sync):
+class RecordedSync(SyncConfig):
     """A sync strategy's configuration as it was recorded."""
 
     model_config = ConfigDict(extra="allow")
@@ -107,7 +107,7 @@ class Validation(Values):
     goal_reached: bool = False
 
 
-class Interval(Values):
+class ValidationInterval(Values):
     """What was measured between two validations, over the ranks."""
 
     steps: int  # of one rank
@@ -254,7 +254,7 @@ class RayIds(Values):
     node_ids: list[str] = []
 
 
-class Submission(Values):
+class JobSubmission(Values):
     """How a cluster carried out a run that was submitted to it: the value of the log's `submission`."""
 
     name: str  # of the RayJob
@@ -385,14 +385,14 @@ class Record(Extended):
     cost: Cost | None  # USD; None: the hardware profile has no price
     energy: Energy | None = None  # J; None: the nodes let nobody read it
     validations: list[Validation]
-    intervals: list[Interval]  # one a validation
+    intervals: list[ValidationInterval]  # one a validation
     restarts: list[Restart]
     nodes: list[Node]
     software: Software
     data_hash: str | None  # of the prepared data set's manifest and content
     data_rows: dict[str, int] = {}  # by split
     ray: RayIds
-    submission: Submission | None = None  # None: the command ran on the cluster itself
+    submission: JobSubmission | None = None  # None: the command ran on the cluster itself
     table: list[Row]  # of tasks that measure without training
     profile: Profile | None = None  # None: no profile=N, or too few steps for its warm-up
     recorded_in: str | None = Field(default=None, exclude=True)  # the output_root, where `load` finds another

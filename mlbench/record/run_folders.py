@@ -36,10 +36,10 @@ def readable(output_root: Path) -> Iterator[Record]:
 def load(folder: Path) -> Record:
     """Return the record of a run's folder; UserError where it cannot be used or is another run's."""
     path = folder / "record.json"
-    one = reader.load(path)
-    if one.run_id != folder.name:
-        raise UserError(f"{path} is the record of another run, {one.run_id}")
-    return one
+    record = reader.load(path)
+    if record.run_id != folder.name:
+        raise UserError(f"{path} is the record of another run, {record.run_id}")
+    return record
 
 
 def names(output_root: Path) -> list[str]:
@@ -50,14 +50,14 @@ def names(output_root: Path) -> list[str]:
 
 def damaged(output_root: Path, word: str) -> Path | None:
     """Return the folder of this whole name if it is a run's that has no record which can be used."""
-    place = output_root / word
-    files = (place / "record.json", place / events.NAME)
-    if place.parent != output_root or not any(path.is_file() for path in files):
+    candidate = output_root / word
+    files = (candidate / "record.json", candidate / events.NAME)
+    if candidate.parent != output_root or not any(path.is_file() for path in files):
         return None
     try:
-        load(place)
+        load(candidate)
     except (FileNotFoundError, UserError):
-        return place
+        return candidate
     return None
 
 
@@ -121,7 +121,7 @@ def study(output_root: Path, name: str, *, members: Sequence[str] | None = None)
 
 def results_command(verb: str, output_root: Path) -> str:
     """Return the command line of mlbench.results for runs that may lie elsewhere than `runs`, the default."""
-    words = ["python", "-m", "mlbench.results", verb]
+    command = ["python", "-m", "mlbench.results", verb]
     if output_root.absolute() != Path("runs").absolute():
-        words.append(f"output_root={output_root}")
-    return shlex.join(words)
+        command.append(f"output_root={output_root}")
+    return shlex.join(command)

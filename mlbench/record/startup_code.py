@@ -44,9 +44,9 @@ UNCHECKED = 0b01  # flags of a compiled file that is used whatever its source sa
 @cache
 def files() -> dict[str, str]:
     """Return the SHA-256 of each such file by its name; of a flag of the interpreter, its value."""
-    found = {f"{path.parent.name}/{path.name}": _digest(path) for path in _paths()}
-    found |= {f"sys.flags.{name}": str(value) for name in FLAGS if (value := getattr(sys.flags, name))}
-    return found | ({"sys.pycache_prefix": "set"} if sys.pycache_prefix else {})
+    entries = {f"{path.parent.name}/{path.name}": _digest(path) for path in _paths()}
+    entries |= {f"sys.flags.{name}": str(value) for name in FLAGS if (value := getattr(sys.flags, name))}
+    return entries | ({"sys.pycache_prefix": "set"} if sys.pycache_prefix else {})
 
 
 def _paths() -> list[Path]:

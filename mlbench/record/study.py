@@ -14,12 +14,12 @@ from typing import Annotated, NamedTuple
 
 import yaml
 from filelock import FileLock, Timeout
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 import mlbench
 from mlbench import clock
 from mlbench.config.errors import UserError, unreadable
-from mlbench.config.experiment import Experiment, Model
+from mlbench.config.experiment import Experiment, FrozenModel
 from mlbench.config.identity import key
 from mlbench.record import events, format, reader
 from mlbench.record.attempts import History
@@ -33,26 +33,28 @@ WAITING = "trial_waits"  # for another run on this machine: by its process id, a
 REPORT = "report"  # folder of the figures and the page
 LOCK_S = 10  # s that a killed sweep's last processes have to let go of the study
 SEEDS = 2**31  # as Experiment.seed allows
+# Plans of before 2026-11-25 call them words.
+Overrides = Annotated[tuple[str, ...], Field(validation_alias=AliasChoices("overrides", "words"))]
 
 
-class Point(Model):
-    """One experiment; every seed is one run of it. The words are those of mlbench.run."""
+class StudyPoint(FrozenModel):
+    """One experiment; every seed is one run of it. The overrides are those of mlbench.run."""
 
     key: str
-    words: tuple[str, ...]
+    overrides: Overrides
     seeds: tuple[int, ...]
     drawn: tuple[int, ...] = ()  # those of them that the sweep drew; the others were given
 
 
-class Invocation(Model):
+class Invocation(FrozenModel):
     """One command line that made or extended the study."""
 
     at: str  # ISO 8601, UTC
-    words: tuple[str, ...]
+    overrides: Overrides
     repeats: Annotated[int, Field(gt=0)]
 
 
-class Study(Model):
+class Study(FrozenModel):
     """The plan. `order_seed` decides the order of the trials within each repeat."""
 
     name: str
@@ -61,13 +63,13 @@ class Study(Model):
     mlbench: str  # version
     order_seed: int
     invocations: tuple[Invocation, ...]
-    points: tuple[Point, ...]
+    points: tuple[StudyPoint, ...]
 
 
 class Trial(NamedTuple):
     """One run that a study asks for."""
 
-    point: Point
+    point: StudyPoint
     repeat: int  # counted from 0
     seed: int
 
@@ -76,8 +78,8 @@ class Trial(NamedTuple):
         return f"{self.point.key}-{self.seed:x}"
 
     @property
-    def words(self) -> tuple[str, ...]:
-        return (*self.point.words, f"seed={self.seed}")
+    def overrides(self) -> tuple[str, ...]:
+        return (*self.point.overrides, f"seed={self.seed}")
 
 
 def folder(output_root: Path, name: str) -> Path:
@@ -98,24 +100,24 @@ def new(name: str, *, question: str) -> Study:
     )
 
 
-def load(place: Path) -> Study | None:
+def load(path: Path) -> Study | None:
     """Return the study in a folder, None if there is none; UserError if it cannot be read."""
     values = None
     try:
-        values = yaml.safe_load((place / PLAN).read_text())
+        values = yaml.safe_load((path / PLAN).read_text())
         return Study.model_validate(values)
     except FileNotFoundError:
         return None
     except (yaml.YAMLError, ValueError) as error:
-        raise unreadable(place / PLAN, values, hint="restore it, or give another study=NAME") from error
+        raise unreadable(path / PLAN, values, hint="restore it, or give another study=NAME") from error
 
 
-def save(study: Study, place: Path) -> None:
+def save(study: Study, path: Path) -> None:
     """Write the plan; a reader finds the old one or the new one, never a part."""
-    place.mkdir(parents=True, exist_ok=True)
-    part = place / f"{PLAN}.part"
+    path.mkdir(parents=True, exist_ok=True)
+    part = path / f"{PLAN}.part"
     part.write_text(yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False, width=110))
-    part.replace(place / PLAN)
+    part.replace(path / PLAN)
 
 
 def extended(
@@ -125,21 +127,21 @@ def extended(
     invocation: Invocation,
     seeds: Sequence[int] | None = None,
 ) -> Study:
-    """Return the study with these points (words by key) measured at least `invocation.repeats` times.
+    """Return the study with these points (overrides by key) measured at least `invocation.repeats` times.
 
     Points and seeds that it has stay as they are. New seeds are drawn, unless `seeds` are given: then every
     point has these as well.
     """
-    known = {point.key: point for point in study.points}
-    for name, words in points.items():
-        old = known.get(name) or Point(key=name, words=tuple(words), seeds=())
+    by_key = {point.key: point for point in study.points}
+    for name, overrides in points.items():
+        old = by_key.get(name) or StudyPoint(key=name, overrides=tuple(overrides), seeds=())
         every = _seeds(old.seeds, invocation.repeats, seeds)
         new = every[len(old.seeds) :] if seeds is None else ()
-        known[name] = old.model_copy(update={"seeds": every, "drawn": (*old.drawn, *new)})
-    if tuple(known.values()) == study.points:
+        by_key[name] = old.model_copy(update={"seeds": every, "drawn": (*old.drawn, *new)})
+    if tuple(by_key.values()) == study.points:
         return study
     return study.model_copy(
-        update={"invocations": (*study.invocations, invocation), "points": tuple(known.values())},
+        update={"invocations": (*study.invocations, invocation), "points": tuple(by_key.values())},
     )
 
 
@@ -172,7 +174,10 @@ def trials(study: Study) -> list[Trial]:
 
 def commands(study: Study) -> tuple[str, ...]:
     """Return the command lines that made the study, with the seeds it drew they make it again."""
-    return tuple(shlex.join(["python", "-m", "mlbench.sweep", *one.words]) for one in study.invocations)
+    return tuple(
+        shlex.join(["python", "-m", "mlbench.sweep", *invocation.overrides])
+        for invocation in study.invocations
+    )
 
 
 def attempts(trials: Iterable[Trial], output_root: Path) -> dict[str, list[Record]]:
@@ -187,18 +192,18 @@ def records(study: Study, output_root: Path) -> list[Record]:
     return [run for runs in reader.find_all(output_root, every).values() for run in runs]
 
 
-def lost_attempts(place: Path, records: Sequence[Record]) -> list[str]:
+def lost_attempts(path: Path, records: Sequence[Record]) -> list[str]:
     """Return a sentence for each attempt in a study's log whose run is not among `records`.
 
     Its command ended before there was a run, or the run was deleted.
     """
-    known = {run.run_id for run in records}
-    log = events.read(place / LOG) if (place / LOG).exists() else []
+    run_ids = {run.run_id for run in records}
+    log = events.read(path / LOG) if (path / LOG).exists() else []
     return [
         f"{value['trial']}: {value['status']}: "
         + ("its run was deleted" if value["run_id"] else format.last_line(value["error"] or ""))
         for value in (event["value"] for event in log if event["key"] == ENDED)
-        if value["run_id"] is None or value["run_id"] not in known
+        if value["run_id"] is None or value["run_id"] not in run_ids
     ]
 
 
@@ -208,7 +213,7 @@ def histories(output_root: Path, *, runs: Collection[str] | None = None) -> dict
     `runs`: the names of all runs that are there (default: the folders in output_root).
     """
     there = (lambda run: (output_root / run).exists()) if runs is None else runs.__contains__
-    found: dict[str, History] = {}
+    result: dict[str, History] = {}
     for path in sorted((output_root / "studies").glob(f"*/{PLAN}")):
         with suppress(UserError):
             plan = load(path.parent)
@@ -216,13 +221,13 @@ def histories(output_root: Path, *, runs: Collection[str] | None = None) -> dict
             ended = {(e["value"]["trial"], e["value"]["run_id"]) for e in log if e["key"] == ENDED}
             gone = [(trial, run) for trial, run in ended if run and not there(run)]
             for point in plan.points if plan else ():
-                old = found.get(point.key, History())
-                found[point.key] = History(
+                old = result.get(point.key, History())
+                result[point.key] = History(
                     old.planned | set(point.seeds),
                     old.drawn | set(point.drawn),
                     old.deleted | {run for trial, run in gone if trial.startswith(f"{point.key}-")},
                 )
-    return found
+    return result
 
 
 def check_versions(study: Study, experiments: Mapping[str, Experiment]) -> None:
@@ -256,15 +261,15 @@ def check_data(study: Study, data: Mapping[str, str | None], *, output_root: Pat
 
 
 @contextmanager
-def locked(place: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold the study for this process; UserError if another has it. The kernel frees it after a kill -9."""
-    place.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(place / ".lock", timeout=LOCK_S)
+    path.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path / ".lock", timeout=LOCK_S)
     try:
         lock.acquire()
     except Timeout as error:
         raise UserError(
-            f"study {place.name} is being measured by another process", hint="wait for it"
+            f"study {path.name} is being measured by another process", hint="wait for it"
         ) from error
     try:
         yield

@@ -14,7 +14,7 @@ from mlbench.report.quantities import QUANTITIES
 
 Row = dict[str, Any]
 SETTINGS = "recipe", "workers", "backend", "sync", "hardware", "network", "emulated", "nodes", "source"
-METRICS = [one.name for one in QUANTITIES if one.name and one.metric]
+METRICS = [quantity.name for quantity in QUANTITIES if quantity.name and quantity.metric]
 
 
 def rows(grouped: Sequence[Group]) -> list[Row]:
@@ -22,7 +22,12 @@ def rows(grouped: Sequence[Group]) -> list[Row]:
 
     Infinite times and costs mean that half of the runs or more missed the goal.
     """
-    return [_row(group, curve, one) for group in grouped for curve in group.curves for one in curve.speedups]
+    return [
+        _row(group, curve, speedup)
+        for group in grouped
+        for curve in group.curves
+        for speedup in curve.speedups
+    ]
 
 
 def metrics(grouped: Sequence[Group]) -> Iterator[tuple[str, float, int]]:
@@ -31,10 +36,10 @@ def metrics(grouped: Sequence[Group]) -> Iterator[tuple[str, float, int]]:
     Points of several curves have the curve's label before the name, e.g. "gloo/speedup". Those of the
     study's tasks have the task's. Points that may not be compared (oversubscribed) are left out.
     """
-    for group, place in zip(grouped, _places(grouped), strict=True):
+    for group, labels in zip(grouped, _places(grouped), strict=True):
         for row in rows([group]):
             if not (row["no_speedup"] and row["oversubscribed"]):
-                yield from _row_metrics(row, "".join(f"{part}/" for part in [*place, row["curve"]] if part))
+                yield from _row_metrics(row, "".join(f"{part}/" for part in [*labels, row["curve"]] if part))
 
 
 def _places(grouped: Sequence[Group]) -> list[tuple[str, ...]]:
@@ -42,14 +47,14 @@ def _places(grouped: Sequence[Group]) -> list[tuple[str, ...]]:
     if len(grouped) < 2:
         return [() for _ in grouped]
     places: list[tuple[str, ...]] = [
-        (one.task, one.scale, one.other_data.replace("/", "_"), "emulated" if one.network else "")
-        for one in grouped
+        (group.task, group.scale, group.other_data.replace("/", "_"), "emulated" if group.network else "")
+        for group in grouped
     ]
-    for words in ([one.dataset for one in grouped], [str(one.goal or "") for one in grouped]):
-        known = list(zip(places, words, strict=True))
+    for texts in ([group.dataset for group in grouped], [str(group.goal or "") for group in grouped]):
+        pairs = list(zip(places, texts, strict=True))
         places = [
-            (*place, word) if any(other == place and text != word for other, text in known) else place
-            for place, word in known
+            (*labels, word) if any(other == labels and text != word for other, text in pairs) else labels
+            for labels, word in pairs
         ]
     return places
 
@@ -95,8 +100,8 @@ def _no_formula(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
 
 
-def _row(group: Group, curve: ScalingCurve, one: Speedup) -> Row:
-    point = one.point
+def _row(group: Group, curve: ScalingCurve, speedup: Speedup) -> Row:
+    point = speedup.point
     row: Row = {
         "task": point.task,
         "scale": point.scale,
@@ -111,13 +116,13 @@ def _row(group: Group, curve: ScalingCurve, one: Speedup) -> Row:
         "missed": " ".join(point.missed),
         "oversubscribed": point.oversubscribed,
         "caveats": "; ".join(point.caveats),
-        "no_speedup": one.why or "",
-        "note": one.note or "",
+        "no_speedup": speedup.why or "",
+        "note": speedup.note or "",
         "olympic_mean_s": point.olympic,
         "usd_spent": point.usd_spent,
     }
     for quantity in filter(lambda each: each.name, QUANTITIES):
-        estimate: Any = quantity.value(one)
+        estimate: Any = quantity.value(speedup)
         for end in ("value", "low", "high"):
             column = quantity.name if end == "value" else f"{quantity.name}_{end}"
             row[column] = getattr(estimate, end) if estimate else None

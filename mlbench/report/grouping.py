@@ -29,12 +29,14 @@ class ScalingCurve:
 
     @property
     def points(self) -> list[Point]:
-        return [one.point for one in self.speedups]
+        return [speedup.point for speedup in self.speedups]
 
     @property
     def fastest(self) -> float:
         """The least median time to the goal of its points that speed-ups may use, s; infinite without any."""
-        return min((one.median_s for one in self.points if one.exclusion_reason is None), default=math.inf)
+        return min(
+            (point.median_s for point in self.points if point.exclusion_reason is None), default=math.inf
+        )
 
     @property
     def prefix(self) -> str:
@@ -122,7 +124,7 @@ def groups(
     know of the points by key (`study.histories`).
     """
     all_points = points(records, with_disturbed=with_disturbed, histories=histories)
-    compared = {id(one.point): one for one in speedups(all_points)}
+    compared = {id(speedup.point): speedup for speedup in speedups(all_points)}
     together: dict[tuple[str, ...], list[list[Point]]] = {}
     for curve in scaling_curves(all_points):
         together.setdefault(page(curve[0]), []).append(curve)
@@ -176,7 +178,7 @@ def waiting(group: Group) -> list[str]:
                 if (rank := stragglers.straggler(run.lateness, clock_error_s=run.clock_error_s))
             ]
             if late:
-                worst = max(late, key=lambda one: one.median_s)
+                worst = max(late, key=lambda rank: rank.median_s)
                 sentences.append(
                     f"{curve.prefix}{workers(point)}: in {of(len(late), point.n)} a rank kept the others "
                     f"waiting; {stragglers.sentence(worst)}."
@@ -192,10 +194,10 @@ def of(part: int, whole: int) -> str:
 def reasons(curve: ScalingCurve, *, excluded_only: bool = False) -> list[str]:
     """Return why points have no speed-up, one sentence a reason."""
     by_reason: dict[str, list[str]] = {}
-    for one in curve.speedups:
-        why = one.point.exclusion_reason if excluded_only else one.why
+    for speedup in curve.speedups:
+        why = speedup.point.exclusion_reason if excluded_only else speedup.why
         if why:
-            by_reason.setdefault(why, []).append(str(one.point.workers))
+            by_reason.setdefault(why, []).append(str(speedup.point.workers))
     return [
         f"{curve.prefix}k = {', '.join(counts)} has no speed-up: {why}." for why, counts in by_reason.items()
     ]
@@ -235,7 +237,7 @@ def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[Sc
         fields = [dict(curve[0].series) for curve in ordered]
         for name in sorted(set().union(*fields)):
             word = name.removeprefix("task.")
-            values = [f"{word} {_value(one.get(name, 'null'))}" for one in fields]
+            values = [f"{word} {_value(mapping.get(name, 'null'))}" for mapping in fields]
             longer = [[*label, value] for label, value in zip(labels, values, strict=True)]
             if len(set(map(tuple, longer))) > len(set(map(tuple, labels))):
                 labels = longer

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mlbench.analysis.points import Estimate, Point, differences
+from mlbench.analysis.points import MedianEstimate, Point, differences
 from mlbench.record import official
 from mlbench.record.format import counted, duration, quantity, usd
 from mlbench.record.record import Record
@@ -26,7 +26,7 @@ TIERS = {  # from the weakest on
 
 
 @dataclass(frozen=True)
-class Entry:
+class LeaderboardEntry:
     """One point of one submission.
 
     - section: what it is ranked in; curve: what tells it from other points of its submission.
@@ -38,7 +38,7 @@ class Entry:
     section: str
     curve: str
     point: Point
-    usd: Estimate | None
+    usd: MedianEstimate | None
     tier: str
     why: str
     rank: int | None = None
@@ -61,26 +61,26 @@ def hardware_class(record: Record) -> str:
     return f"{processor}, {'one node' if len(record.nodes) < 2 else 'several nodes'}"
 
 
-def entries(submissions: Iterable[Checked]) -> list[Entry]:
+def entries(submissions: Iterable[Checked]) -> list[LeaderboardEntry]:
     """Return the points of all submissions, section by section, with tiers and ranks; fastest first."""
-    every = [entry for one in submissions for entry in _of_one(one)]
-    every = [_reproduced(one, every) for one in every]
-    every.sort(key=lambda one: (one.section, _apart(one), one.point.median_s, one.name))
-    ranked: list[Entry] = []
+    every = [entry for submission in submissions for entry in _of_one(submission)]
+    every = [_reproduced(entry, every) for entry in every]
+    every.sort(key=lambda entry: (entry.section, _apart(entry), entry.point.median_s, entry.name))
+    ranked: list[LeaderboardEntry] = []
     places: dict[str, int] = {}
-    for one in every:
-        if not _apart(one) and one.point.median_s < math.inf:
-            places[one.section] = places.get(one.section, 0) + 1
-            one = replace(one, rank=places[one.section])
-        ranked.append(one)
+    for entry in every:
+        if not _apart(entry) and entry.point.median_s < math.inf:
+            places[entry.section] = places.get(entry.section, 0) + 1
+            entry = replace(entry, rank=places[entry.section])
+        ranked.append(entry)
     return ranked
 
 
-def _apart(entry: Entry) -> bool:
+def _apart(entry: LeaderboardEntry) -> bool:
     return entry.point.exclusion_reason is not None
 
 
-def _of_one(submission: Checked) -> Iterable[Entry]:
+def _of_one(submission: Checked) -> Iterable[LeaderboardEntry]:
     classes: dict[tuple[str, str], list[Record]] = {}
     for run in submission.records:
         classes.setdefault((run.experiment.division.name, hardware_class(run)), []).append(run)
@@ -92,42 +92,42 @@ def _of_one(submission: Checked) -> Iterable[Entry]:
                 yield from (_entry(submission, section, curve, point) for point in curve.points)
 
 
-def _entry(submission: Checked, section: str, curve: ScalingCurve, point: Point) -> Entry:
+def _entry(submission: Checked, section: str, curve: ScalingCurve, point: Point) -> LeaderboardEntry:
     price = submission.about.price if submission.about else None
     bill = point.usd
     if price and point.time_to_accuracy:
         bill = point.time_to_accuracy.times(point.nodes * price.usd_per_hour / 3600)
-    against = [one for one in point.unofficial if one != official.IMPORTED]
+    against = [reason for reason in point.unofficial if reason != official.IMPORTED]
     tier, why = COMPLETE, "; ".join(against[:1])
     if submission.incomplete:
         tier, why = SELF, submission.incomplete[0]
     elif not against:
         tier, why = OFFICIAL, ""
-    return Entry(submission, section, curve.label, point, bill, tier, why)
+    return LeaderboardEntry(submission, section, curve.label, point, bill, tier, why)
 
 
-def _reproduced(one: Entry, every: Sequence[Entry]) -> Entry:
+def _reproduced(entry: LeaderboardEntry, every: Sequence[LeaderboardEntry]) -> LeaderboardEntry:
     """Return the entry as reproduced where another entity's median of the same experiment is inside it."""
-    time = one.point.time_to_accuracy
-    if one.tier != COMPLETE or time is None or time.low is None or time.high is None:
-        return one
+    time = entry.point.time_to_accuracy
+    if entry.tier != COMPLETE or time is None or time.low is None or time.high is None:
+        return entry
     for other in every:
-        alike = other.section == one.section and other.point.workers == one.point.workers
-        if other.entity != one.entity and other.tier != SELF and alike:
+        alike = other.section == entry.section and other.point.workers == entry.point.workers
+        if other.entity != entry.entity and other.tier != SELF and alike:
             within = time.low <= other.point.median_s <= time.high
-            if within and not differences(one.point, other.point):
-                return replace(one, tier=REPRODUCED, why=f"by {other.entity} in {other.submission.name}")
-    return one
+            if within and not differences(entry.point, other.point):
+                return replace(entry, tier=REPRODUCED, why=f"by {other.entity} in {other.submission.name}")
+    return entry
 
 
-def tier(submission: Checked, every: Sequence[Entry]) -> str:
+def tier(submission: Checked, every: Sequence[LeaderboardEntry]) -> str:
     """Return the strongest tier that all points of a submission have."""
     order = list(TIERS)
-    own = [order.index(one.tier) for one in every if one.submission is submission]
+    own = [order.index(entry.tier) for entry in every if entry.submission is submission]
     return order[min(own, default=0)]
 
 
-def row(entry: Entry) -> dict[str, Any]:
+def row(entry: LeaderboardEntry) -> dict[str, Any]:
     """Return an entry as JSON types: times in s, prices in USD."""
     point, bill, about = entry.point, entry.usd, entry.submission.about
     time = point.time_to_accuracy
@@ -145,9 +145,9 @@ def row(entry: Entry) -> dict[str, Any]:
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
-def verdict(submission: Checked, every: Sequence[Entry]) -> dict[str, Any]:
+def verdict(submission: Checked, every: Sequence[LeaderboardEntry]) -> dict[str, Any]:
     """Return what `results check` says of a submission, as JSON types."""
-    own = [] if submission.refusals else [row(one) for one in every if one.submission is submission]
+    own = [] if submission.refusals else [row(entry) for entry in every if entry.submission is submission]
     return {
         "submission": f"{submission.entity}/{submission.name}",
         "accepted": not submission.refusals,
@@ -158,47 +158,51 @@ def verdict(submission: Checked, every: Sequence[Entry]) -> dict[str, Any]:
     }
 
 
-def lines(submission: Checked, every: Sequence[Entry]) -> list[str]:
+def lines(submission: Checked, every: Sequence[LeaderboardEntry]) -> list[str]:
     """Return what `results check` prints of a submission."""
     name = f"{submission.entity}/{submission.name}"
     if submission.refusals:
-        return [f"{name}: refused", *(f"  {one}" for one in submission.refusals)]
-    own = [one for one in every if one.submission is submission]
+        return [f"{name}: refused", *(f"  {refusal}" for refusal in submission.refusals)]
+    own = [entry for entry in every if entry.submission is submission]
     head = f"{name}: accepted, {tier(submission, every)}, {counted(len(submission.records), 'run')}"
-    return [head, *(f"  {sentence(one)}" for one in own), *(f"  {one}" for one in submission.incomplete)]
+    return [
+        head,
+        *(f"  {sentence(entry)}" for entry in own),
+        *(f"  {reason}" for reason in submission.incomplete),
+    ]
 
 
-def markdown(submission: Checked, every: Sequence[Entry]) -> str:
+def markdown(submission: Checked, every: Sequence[LeaderboardEntry]) -> str:
     """Return the comment of a pull request; what a submission wrote stands in code, where it is only text."""
     name = f"`{_code(submission.entity)}/{_code(submission.name)}`"
     if submission.refusals:
-        listed = [f"- `{_code(one)}`" for one in submission.refusals]
+        listed = [f"- `{_code(refusal)}`" for refusal in submission.refusals]
         return "\n".join([f"### {name}: refused", "", *listed, ""])
-    own = [one for one in every if one.submission is submission]
+    own = [entry for entry in every if entry.submission is submission]
     table = ["| point | time to the goal | cost | goal reached | tier |", "|---|--:|--:|--:|---|"]
-    for one in own:
-        what = f"`{_code(one.section)}, {one.point.workers} x {_code(one.point.backend)}`"
-        bill = usd(one.usd.value) if one.usd and math.isfinite(one.usd.value) else "-"
+    for entry in own:
+        what = f"`{_code(entry.section)}, {entry.point.workers} x {_code(entry.point.backend)}`"
+        bill = usd(entry.usd.value) if entry.usd and math.isfinite(entry.usd.value) else "-"
         table.append(
-            f"| {what} | {_time(one)} | {bill} | {one.point.reached} of {one.point.n} | {one.tier} |"
+            f"| {what} | {_time(entry)} | {bill} | {entry.point.reached} of {entry.point.n} | {entry.tier} |"
         )
-    notes = [f"- `{_code(one)}`" for one in submission.incomplete]
+    notes = [f"- `{_code(reason)}`" for reason in submission.incomplete]
     head = f"### {name}: accepted, {tier(submission, every)}"
     return "\n".join([head, "", *table, "", *notes, ""])
 
 
-def numbers(entry: Entry) -> str:
+def numbers(entry: LeaderboardEntry) -> str:
     """Return workers, time with its interval and cost, e.g. "2 workers, 11.5 s (10 s to 13 s), 0.01 USD"."""
     bill = f", {usd(entry.usd.value)}" if entry.usd and math.isfinite(entry.usd.value) else ""
     return f"{counted(entry.point.workers, 'worker')}, {_time(entry)}{bill}"
 
 
-def sentence(entry: Entry) -> str:
+def sentence(entry: LeaderboardEntry) -> str:
     """Return an entry in one sentence: what it is ranked in, and its numbers."""
     return f"{entry.section}: {numbers(entry)}"
 
 
-def _time(entry: Entry) -> str:
+def _time(entry: LeaderboardEntry) -> str:
     time = entry.point.time_to_accuracy
     if time is None or not math.isfinite(time.value):
         return "goal not reached" if entry.point.goal else "no goal"

@@ -61,7 +61,9 @@ def hyperparameters(record: Record) -> dict[str, Any]:
     mlperf = registry.mlperf(task["name"])
     if mlperf is None:
         return values
-    steps = sum(one.step / one.epoch for one in record.validations[-1:] if one.epoch)
+    steps = sum(
+        validation.step / validation.epoch for validation in record.validations[-1:] if validation.epoch
+    )
     return values | mlperf.hyperparameters(config, workers=record.workers, steps_per_epoch=round(steps))
 
 
@@ -70,7 +72,7 @@ def _header(record: Record) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     plain = record.model_dump(mode="json")
     experiment = plain["experiment"]
     mlperf = registry.mlperf(experiment["task"]["name"])
-    why_open = [f"{one['field']} differs" for one in plain["deviations"]]
+    why_open = [f"{deviation['field']} differs" for deviation in plain["deviations"]]
     why_open += [mlperf.OPEN] if mlperf and mlperf.OPEN else []
     why_open += [] if experiment["division"]["name"] == "closed" else ["mlbench's division is open"]
     yield "submission_benchmark", benchmark(experiment), {}

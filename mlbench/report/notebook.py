@@ -38,7 +38,7 @@ def load_runs(output_root: str | Path = "runs") -> "pd.DataFrame":
     records, complaints = run_folders.records(root)
     for sentence in complaints:
         print(sentence)
-    rows = {one.run_id: _row(one, root / one.run_id) for one in records}
+    rows = {record.run_id: _row(record, root / record.run_id) for record in records}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("run")
 
 
@@ -52,9 +52,9 @@ def summarize(runs: "pd.DataFrame") -> "pd.DataFrame":
 def answers(runs: "pd.DataFrame") -> dict[str, str]:
     """Return what the runs say about time, price and certainty, in sentences, by task, data and goal."""
     roots = {Path(folder).parent for folder in runs["folder"]}
-    histories = {key: one for root in roots for key, one in study.histories(root).items()}
+    histories = {key: history for root in roots for key, history in study.histories(root).items()}
     groups = grouping.groups(_records(runs), histories=histories)
-    return {one.title: " ".join(summary.answer(one)) for one in groups}
+    return {group.title: " ".join(summary.answer(group)) for group in groups}
 
 
 def draw(runs: "pd.DataFrame", *names: str) -> "list[Picture]":
@@ -79,16 +79,16 @@ def compare(a: "pd.DataFrame", b: "pd.DataFrame") -> "pd.DataFrame":
             "task": pair.a.task,
             "A": _side(pair.a),
             "B": _side(pair.b),
-            "measure": one.name,
-            "median A": one.a,
-            "median B": one.b,
-            "B / A": one.ratio and one.ratio.value,
-            "low": one.ratio and one.ratio.low,
-            "high": one.ratio and one.ratio.high,
+            "measure": measure.name,
+            "median A": measure.a,
+            "median B": measure.b,
+            "B / A": measure.ratio and measure.ratio.value,
+            "low": measure.ratio and measure.ratio.low,
+            "high": measure.ratio and measure.ratio.high,
             "verdict": f"B is {pair.verdict}" if pair.verdict in ("faster", "slower") else pair.verdict,
         }
         for pair in comparison.compare(_records(a), _records(b)).pairs
-        for one in pair.measures
+        for measure in pair.measures
     ]
     return pd.DataFrame(rows)
 
@@ -112,8 +112,8 @@ def _records(runs: "pd.DataFrame") -> Sequence[Record]:
     return [reader.load(Path(folder) / "record.json") for folder in runs["folder"]]
 
 
-def _row(one: Record, folder: Path) -> dict[str, Any]:
-    values = {name.replace("/", "_"): value for name, value in fields.flat(one, fields.FIELDS).items()}
-    settings = flatten({"task": one.experiment.plain()["task"]})
+def _row(record: Record, folder: Path) -> dict[str, Any]:
+    values = {name.replace("/", "_"): value for name, value in fields.flat(record, fields.FIELDS).items()}
+    settings = flatten({"task": record.experiment.plain()["task"]})
     del values["run"], settings["task.name"]
     return values | settings | {"folder": str(folder)}

@@ -53,7 +53,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Part:
+class PagePart:
     """A part of a page: the chart first, then the sentence, then the table."""
 
     title: str
@@ -88,18 +88,18 @@ def page(
     study: StudyText,
     references: Sequence[Any],
     grouped: Sequence[Group] | None = None,
-    parts: Sequence[Part] = (),
+    parts: Sequence[PagePart] = (),
 ) -> str:
     """Return the page as HTML; nothing in it is fetched from elsewhere, and every text is escaped.
 
     parts: what stands below the tasks.
     """
     grouped = groups(records) if grouped is None else grouped
-    sections = [_section(group, place, grouped, references) for place, group in enumerate(grouped)]
+    sections = [_section(group, index, grouped, references) for index, group in enumerate(grouped)]
     points = [point for group in grouped for point in group.points]
     disturbed = {run: why for point in points for run, why in point.disturbed.items()}
-    figures = [one for section in sections for one in section.figures]
-    drawn = {one.id: one.specification for one in figures}
+    figures = [figure for section in sections for figure in section.figures]
+    drawn = {figure.id: figure.specification for figure in figures}
     return rendered(
         "page.html",
         study=study,
@@ -118,7 +118,7 @@ def page(
     )
 
 
-def predicted(grouped: Sequence[Group]) -> list[Part]:
+def predicted(grouped: Sequence[Group]) -> list[PagePart]:
     """Return what is predicted for all hardware from each curve that has a price; it takes seconds each."""
     return [
         part
@@ -134,9 +134,9 @@ def predicted(grouped: Sequence[Group]) -> list[Part]:
 def filters(records: Sequence[Record]) -> dict[str, list[str]]:
     """Return by what a reader may filter: names and values in their order; one value is no choice."""
     values = {
-        "task": sorted({one.experiment.task.name for one in records}),
-        "workers": [str(count) for count in sorted({one.workers for one in records})],
-        "hardware": sorted({one.experiment.hardware.name for one in records}),
+        "task": sorted({record.experiment.task.name for record in records}),
+        "workers": [str(count) for count in sorted({record.workers for record in records})],
+        "hardware": sorted({record.experiment.hardware.name for record in records}),
     }
     return {name: some for name, some in values.items() if len(some) > 1}
 
@@ -145,7 +145,7 @@ def published(names: set[str]) -> list[Any]:
     """Return the published results of these tasks."""
     from mlbench.analysis import published as reference
 
-    return [one for name in sorted(names) for one in reference.load(task=name)]
+    return [result for name in sorted(names) for result in reference.load(task=name)]
 
 
 @cache
@@ -172,22 +172,24 @@ def _packaged(name: str) -> str:
     return files("mlbench.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _section(group: Group, place: int, all_groups: Sequence[Group], references: Sequence[Any]) -> _Section:
-    beside, unshown = tables.references([one for one in references if one.task == group.task])
-    first = next((one for one in all_groups if one.task == group.task and not one.other_data), None)
-    notes = {f"Note: {one.note}." for curve in group.curves for one in curve.speedups if one.note}
-    points = [one.point for curve in group.curves for one in curve.speedups]
+def _section(group: Group, index: int, all_groups: Sequence[Group], references: Sequence[Any]) -> _Section:
+    beside, unshown = tables.references(
+        [reference for reference in references if reference.task == group.task]
+    )
+    first = next((other for other in all_groups if other.task == group.task and not other.other_data), None)
+    notes = {f"Note: {speedup.note}." for curve in group.curves for speedup in curve.speedups if speedup.note}
+    points = [speedup.point for curve in group.curves for speedup in curve.speedups]
     notes |= {f"Implausible: {warning}." for point in points if (warning := rcp.warning(point.records))}
     drawn = charts(group)
     own = registry.report(group.task)  # a task that draws its own table needs none of the others
-    empty = [f"{one.title}: {' '.join(one.notes)}" for one in drawn if one.empty and not own]
+    empty = [f"{chart.title}: {' '.join(chart.notes)}" for chart in drawn if chart.empty and not own]
     return _Section(
-        id=f"group-{place}",
+        id=f"group-{index}",
         title=group.title,
         task=group.task,
         headline=headline(group),
         answer=answer(group),
-        figures=[_live(f"figure-{place}-{one.name}", one) for one in drawn if not one.empty],
+        figures=[_live(f"figure-{index}-{chart.name}", chart) for chart in drawn if not chart.empty],
         table=tables.points(group),
         notes=[*empty, *sorted(notes), *disturbances(group), *waiting(group)],
         references=beside if group is first else [],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Planned:
     """One run that a study asked for; `why` says what became of it where no record does."""
 
-    words: str  # e.g. "task=logreg workers=2"
+    label: str  # e.g. "task=logreg workers=2"
     key: str
     seed: int
     why: str = ""

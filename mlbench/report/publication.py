@@ -15,7 +15,7 @@ import yaml
 from mlbench.record import fields
 from mlbench.record.record import Record
 from mlbench.report import leaderboard
-from mlbench.report.leaderboard import Entry
+from mlbench.report.leaderboard import LeaderboardEntry
 from mlbench.tracking.submission import Checked
 
 SCHEMA = 1  # of index.json; a field that changes its meaning raises it
@@ -28,19 +28,21 @@ COLOURS = dict(zip(leaderboard.TIERS, ("#6e6e6e", "#0072b2", "#00795a", "#9a4a00
 LETTER = 6.6  # pixels of a letter of a badge at 11 px
 
 
-def write(folder: Path, entries: Sequence[Entry], runs: Sequence[tuple[Checked, Record]]) -> list[Path]:
+def write(
+    folder: Path, entries: Sequence[LeaderboardEntry], runs: Sequence[tuple[Checked, Record]]
+) -> list[Path]:
     """Write everything but pages into the folder; return the paths."""
-    submissions = list({id(one): one for one, _ in runs}.values())
+    submissions = list({id(submission): submission for submission, _ in runs}.values())
     texts: dict[str, str] = {
         "index.json": json.dumps(_index(entries), indent=2, allow_nan=False) + "\n",
         "README.md": readme(submissions),
         ".zenodo.json": json.dumps(_zenodo(submissions), indent=2) + "\n",
         "CITATION.cff": yaml.safe_dump(_citation(submissions), sort_keys=False, allow_unicode=True),
     }
-    for one in submissions:
-        if one.about:
-            tier = leaderboard.tier(one, entries)
-            texts[f"badges/{one.entity}-{one.name}.svg"] = badge("mlbench", tier, COLOURS[tier])
+    for submission in submissions:
+        if submission.about:
+            tier = leaderboard.tier(submission, entries)
+            texts[f"badges/{submission.entity}-{submission.name}.svg"] = badge("mlbench", tier, COLOURS[tier])
     paths = [folder / name for name in texts]
     for path in paths:
         path.parent.mkdir(exist_ok=True)
@@ -51,15 +53,15 @@ def write(folder: Path, entries: Sequence[Entry], runs: Sequence[tuple[Checked, 
 def badge(label: str, text: str, colour: str) -> str:
     """Return an SVG of two words beside each other, for a README."""
     left, right = (round(len(word) * LETTER + 14) for word in (label, text))
-    words = escape(label), escape(text)
+    texts = escape(label), escape(text)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
-        f'aria-label="{words[0]}: {words[1]}"><title>{words[0]}: {words[1]}</title>'
+        f'aria-label="{texts[0]}: {texts[1]}"><title>{texts[0]}: {texts[1]}</title>'
         f'<rect width="{left}" height="20" fill="#444"/>'
         f'<rect x="{left}" width="{right}" height="20" fill="{colour}"/>'
         '<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" text-anchor="middle">'
-        f'<text x="{left / 2}" y="14">{words[0]}</text>'
-        f'<text x="{left + right / 2}" y="14">{words[1]}</text></g></svg>\n'
+        f'<text x="{left / 2}" y="14">{texts[0]}</text>'
+        f'<text x="{left + right / 2}" y="14">{texts[1]}</text></g></svg>\n'
     )
 
 
@@ -76,19 +78,20 @@ def readme(submissions: Sequence[Checked]) -> str:
     text += "| tier | meaning |\n|---|---|\n"
     text += "".join(f"| {name} | {meaning} |\n" for name, meaning in leaderboard.TIERS.items())
     text += "\n| submission | licence |\n|---|---|\n"
-    for one in filter(lambda one: one.about, submissions):
-        text += f"| `{one.entity}/{one.name}` | {one.about.licence if one.about else ''} |\n"
+    for submission in filter(lambda submission: submission.about, submissions):
+        licence = submission.about.licence if submission.about else ""
+        text += f"| `{submission.entity}/{submission.name}` | {licence} |\n"
     return text
 
 
 def _licence(submissions: Sequence[Checked]) -> str:
     """Return the licence of the whole: attribution wherever one submission asks for it."""
-    licences = {one.about.licence if one.about else "CC-BY-4.0" for one in submissions}
+    licences = {submission.about.licence if submission.about else "CC-BY-4.0" for submission in submissions}
     return "CC0-1.0" if licences == {"CC0-1.0"} else "CC-BY-4.0"
 
 
 def _creators(submissions: Sequence[Checked]) -> list[str]:
-    names = dict.fromkeys(one.about.entity for one in submissions if one.about)
+    names = dict.fromkeys(submission.about.entity for submission in submissions if submission.about)
     return list(names) or ["The mlbench maintainers"]
 
 
@@ -125,19 +128,19 @@ def _citation(submissions: Sequence[Checked]) -> dict[str, Any]:
     }
 
 
-def _index(entries: Sequence[Entry]) -> dict[str, Any]:
+def _index(entries: Sequence[LeaderboardEntry]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "tiers": leaderboard.TIERS,
-        "points": [leaderboard.row(one) for one in entries],
+        "points": [leaderboard.row(entry) for entry in entries],
     }
 
 
-def _table(runs: Sequence[tuple[Checked, Record]], entries: Sequence[Entry], path: Path) -> Path:
+def _table(runs: Sequence[tuple[Checked, Record]], entries: Sequence[LeaderboardEntry], path: Path) -> Path:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    of_point = {run.run_id: one for one in entries for run in one.point.attempts}
+    of_point = {run.run_id: entry for entry in entries for run in entry.point.attempts}
     rows = [_row(submission, run, of_point.get(run.run_id)) for submission, run in runs]
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {name: _column([row.get(name) for row in rows]) for name in names}
@@ -145,7 +148,7 @@ def _table(runs: Sequence[tuple[Checked, Record]], entries: Sequence[Entry], pat
     return path
 
 
-def _row(submission: Checked, run: Record, point: Entry | None) -> Mapping[str, Any]:
+def _row(submission: Checked, run: Record, point: LeaderboardEntry | None) -> Mapping[str, Any]:
     beside = {
         "entity": submission.entity or None,
         "submission": submission.name or None,

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mlbench.analysis.bootstrap import Ratio
-from mlbench.analysis.points import Estimate
+from mlbench.analysis.points import MedianEstimate
 from mlbench.analysis.speedup import Speedup
 
-Value = Estimate | Ratio | float | None
+Value = MedianEstimate | Ratio | float | None
 
 
 @dataclass(frozen=True)
@@ -30,37 +30,38 @@ class Quantity:
 def _share(phase: str) -> Callable[[Speedup], float | None]:
     """Return a phase as a share of the time in batches, the mean over ranks and runs; None for one worker."""
 
-    def share(one: Speedup) -> float | None:
-        whole, seconds = math.fsum(one.point.phases.values()), one.point.phases.get(phase)
-        return seconds / whole if whole and seconds is not None and one.point.workers > 1 else None
+    def share(speedup: Speedup) -> float | None:
+        whole, seconds = math.fsum(speedup.point.phases.values()), speedup.point.phases.get(phase)
+        return seconds / whole if whole and seconds is not None and speedup.point.workers > 1 else None
 
     return share
 
 
 QUANTITIES = (
-    Quantity("time_to_accuracy_s", "time to accuracy", lambda one: one.point.time_to_accuracy, "s"),
-    Quantity("", "olympic mean", lambda one: one.point.olympic, "s"),
-    Quantity("epochs", "epochs to the goal", lambda one: one.point.epochs, ""),
-    Quantity("seconds_per_epoch", "time per epoch", lambda one: one.point.seconds_per_epoch, "s"),
+    Quantity("time_to_accuracy_s", "time to accuracy", lambda speedup: speedup.point.time_to_accuracy, "s"),
+    Quantity("", "olympic mean", lambda speedup: speedup.point.olympic, "s"),
+    Quantity("epochs", "epochs to the goal", lambda speedup: speedup.point.epochs, ""),
+    Quantity("seconds_per_epoch", "time per epoch", lambda speedup: speedup.point.seconds_per_epoch, "s"),
     Quantity("outside_batches_per_epoch_s", "outside batches (per epoch)",
-             lambda one: one.point.outside_per_epoch, "s", metric=False),
-    Quantity("compute_s", "", lambda one: one.point.compute, "s"),
-    Quantity("speedup", "speed-up", lambda one: one.total, "ratio"),
-    Quantity("compute_speedup", "compute-only speed-up", lambda one: one.compute, "ratio"),
-    Quantity("efficiency", "parallel efficiency", lambda one: one.efficiency, "share"),
-    Quantity("price_index", "price index", lambda one: one.price_index, "ratio"),
-    Quantity("exposed_communication", "exposed communication", lambda one: one.point.exposed, "share"),
+             lambda speedup: speedup.point.outside_per_epoch, "s", metric=False),
+    Quantity("compute_s", "", lambda speedup: speedup.point.compute, "s"),
+    Quantity("speedup", "speed-up", lambda speedup: speedup.total, "ratio"),
+    Quantity("compute_speedup", "compute-only speed-up", lambda speedup: speedup.compute, "ratio"),
+    Quantity("efficiency", "parallel efficiency", lambda speedup: speedup.efficiency, "share"),
+    Quantity("price_index", "price index", lambda speedup: speedup.price_index, "ratio"),
+    Quantity("exposed_communication", "exposed communication",
+             lambda speedup: speedup.point.exposed, "share"),
     Quantity("", "of it wait for the slowest", _share("wait"), "share"),
     Quantity("", "of it transfer", _share("transfer"), "share"),
     Quantity("overlapped_communication", "overlapped communication",
-             lambda one: one.point.overlapped, "share"),
-    Quantity("samples_per_s", "samples / s", lambda one: one.point.samples_per_s, ""),
-    Quantity("usd", "cost, on demand, training", lambda one: one.point.usd, "USD"),
-    Quantity("usd_spot", "cost, spot, training", lambda one: one.point.usd_spot, "USD"),
+             lambda speedup: speedup.point.overlapped, "share"),
+    Quantity("samples_per_s", "samples / s", lambda speedup: speedup.point.samples_per_s, ""),
+    Quantity("usd", "cost, on demand, training", lambda speedup: speedup.point.usd, "USD"),
+    Quantity("usd_spot", "cost, spot, training", lambda speedup: speedup.point.usd_spot, "USD"),
     Quantity("usd_with_startup", "cost, on demand, with start-up",
-             lambda one: one.point.usd_with_startup, "USD", metric=False),
+             lambda speedup: speedup.point.usd_with_startup, "USD", metric=False),
     Quantity("usd_cluster", "cost, on demand, whole cluster",
-             lambda one: one.point.usd_cluster, "USD", metric=False),
-    Quantity("joules", "energy to the goal", lambda one: one.point.joules, "J"),
-    Quantity("joules_per_sample", "energy per sample", lambda one: one.point.joules_per_sample, "J"),
+             lambda speedup: speedup.point.usd_cluster, "USD", metric=False),
+    Quantity("joules", "energy to the goal", lambda speedup: speedup.point.joules, "J"),
+    Quantity("joules_per_sample", "energy per sample", lambda speedup: speedup.point.joules_per_sample, "J"),
 )  # fmt: skip

@@ -142,7 +142,9 @@ def _layer(
 ) -> list[Any]:
     """Return marks, lines and intervals of traces that look alike."""
     trace = traces[0][1]
-    rows = [row | {"trace": number, "series": one.label} for number, one in traces for row in _rows(one)]
+    rows = [
+        row | {"trace": number, "series": trace.label} for number, trace in traces for row in _rows(trace)
+    ]
     data = alt.Chart(_named(alt, rows, datasets))
     x, y = _position(alt, chart.x, "x"), _position(alt, chart.y, "y")
     tooltip = [alt.Tooltip("series:N", title="series")] if trace.label else []
@@ -153,30 +155,30 @@ def _layer(
         columns = {"x": alt.X("left:Q", **x), "x2": "right:Q", "y": alt.Y("base:Q", **y), "y2": "top:Q"}
         bars = data.mark_rect(stroke="white", strokeWidth=0.6)
         return [bars.encode(**columns, fill=look["fill"], tooltip=tooltip)]
-    place = {"x": alt.X("x:Q", **x), "y": alt.Y("y:Q", **y)}
+    channels = {"x": alt.X("x:Q", **x), "y": alt.Y("y:Q", **y)}
     if trace.kind == "labels":
-        return [data.mark_text(dy=-7, fontSize=11, color=GREY).encode(**place, text="text:N")]
+        return [data.mark_text(dy=-7, fontSize=11, color=GREY).encode(**channels, text="text:N")]
     if trace.kind == "band":
         band = data.mark_area(opacity=0.2)
-        return [band.encode(x=place["x"], y=alt.Y("low:Q", **y), y2="high:Q", fill=look["fill"])]
+        return [band.encode(x=channels["x"], y=alt.Y("low:Q", **y), y2="high:Q", fill=look["fill"])]
     line = data.mark_line(strokeWidth=1.3 if trace.small else 2.0)
-    line = line.encode(**place, **stroke, strokeDash=look["strokeDash"], detail="trace:N")
+    line = line.encode(**channels, **stroke, strokeDash=look["strokeDash"], detail="trace:N")
     if trace.kind == "reference_line":
         return [line]
     stroke |= {"fill": look["fill"], "shape": look["shape"]}
     if trace.kind == "highlight":
         ring = data.mark_point(size=420, opacity=1, strokeWidth=1.6)
-        return [ring.encode(**place, **stroke, tooltip=tooltip)]
+        return [ring.encode(**channels, **stroke, tooltip=tooltip)]
     marks = data.mark_point(
         size=28 if trace.small else 70,
         opacity=1,
         strokeWidth=2.2 if trace.excluded else 1.4,
     )
     return [
-        *_intervals(alt, data, rows, place, look["stroke"]),
+        *_intervals(alt, data, rows, channels, look["stroke"]),
         *([line] if trace.kind == "line" else []),
-        marks.encode(**place, **stroke, tooltip=tooltip),
-        *_annotations(alt, rows, place, datasets),
+        marks.encode(**channels, **stroke, tooltip=tooltip),
+        *_annotations(alt, rows, channels, datasets),
     ]
 
 
@@ -213,7 +215,7 @@ def _finite(value: Any) -> Any:
 
 
 def _intervals(
-    alt: Any, data: Any, rows: list[dict[str, Any]], place: dict[str, Any], stroke: Any
+    alt: Any, data: Any, rows: list[dict[str, Any]], channels: dict[str, Any], stroke: Any
 ) -> list[Any]:
     """Return error bars with caps for the axes that have intervals."""
     layers = []
@@ -227,8 +229,8 @@ def _intervals(
             }
         )
         channel = {"y": alt.Y, "x": alt.X}[along]
-        same = {name: place[along][name] for name in ("scale", "axis", "title")}
-        common = {across: place[across], "stroke": stroke}
+        same = {name: channels[along][name] for name in ("scale", "axis", "title")}
+        common = {across: channels[across], "stroke": stroke}
         bar = {along: channel("start:Q", **same), f"{along}2": "end:Q"}
         layers.append(ends.mark_rule(strokeWidth=1.2).encode(**common, **bar))
         for end, column in (("start", low), ("end", high)):
@@ -239,7 +241,7 @@ def _intervals(
 
 
 def _annotations(
-    alt: Any, rows: list[dict[str, Any]], place: dict[str, Any], datasets: Datasets
+    alt: Any, rows: list[dict[str, Any]], channels: dict[str, Any], datasets: Datasets
 ) -> list[Any]:
     layers = []
     for below, dy in ((False, -9), (True, 13)):
@@ -247,7 +249,7 @@ def _annotations(
         if some:
             text = alt.Chart(_named(alt, some, datasets))
             text = text.mark_text(align="left", dx=8, dy=dy, fontSize=11, color=GREY)
-            layers.append(text.encode(**place, text="annotation:N"))
+            layers.append(text.encode(**channels, text="annotation:N"))
     return layers
 
 
@@ -266,7 +268,8 @@ def _position(alt: Any, axis: Axis, name: str) -> dict[str, Any]:
         texts = [(position, json.dumps(text.split("\n"))) for position, text in axis.ticks]
         shown |= {
             "values": [position for position, _ in axis.ticks],
-            "labelExpr": "".join(f"datum.value == {place!r} ? {text} : " for place, text in texts) + "''",
+            "labelExpr": "".join(f"datum.value == {position!r} ? {text} : " for position, text in texts)
+            + "''",
             "labelOverlap": False,
         }
     else:
@@ -324,7 +327,7 @@ def _colour(trace: Trace) -> str:
 
 def _tint(colour: str) -> str:
     """Return a lighter colour, for the parts of a bar beyond the eighth."""
-    parts = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    parts = (int(colour[offset : offset + 2], 16) for offset in (1, 3, 5))
     return "#" + "".join(f"{(part + 2 * 255) // 3:02x}" for part in parts)
 
 

@@ -37,9 +37,9 @@ def charts(record: Record) -> list[Chart]:
 def _validation(record: Record, about: str) -> Chart:
     task = record.experiment.task
     curve = [
-        (one.elapsed, value)
-        for one in record.validations
-        if (value := one.metrics.get(task.metric)) is not None and math.isfinite(value)
+        (validation.elapsed, value)
+        for validation in record.validations
+        if (value := validation.metrics.get(task.metric)) is not None and math.isfinite(value)
     ]
     traces = [_line("validation", curve)] if curve else []
     if curve and record.goal is not None:
@@ -54,7 +54,11 @@ def _validation(record: Record, about: str) -> Chart:
 
 
 def _training_loss(record: Record, about: str) -> Chart:
-    curve = [(one.elapsed, one.train_loss) for one in record.validations if one.train_loss is not None]
+    curve = [
+        (validation.elapsed, validation.train_loss)
+        for validation in record.validations
+        if validation.train_loss is not None
+    ]
     return Chart.of(
         "training_loss",
         "Training loss",
@@ -79,23 +83,23 @@ def _phases(record: Record, about: str) -> Chart:
     traces = []
     names = (*PHASES, TRAIN_STEP) if TRAIN_STEP in record.phases else PHASES
     for style, phase in enumerate(names):
-        means = [one.phases[phase].mean if phase in one.phases else 0.0 for one in intervals]
+        means = [interval.phases[phase].mean if phase in interval.phases else 0.0 for interval in intervals]
         seconds = [sum(means[start : start + together]) for start in starts]
         label = phase.replace("_", " ")
         texts = [f"{label}: {duration(value)}" for value in seconds]
         bars = Trace(label, places, seconds, "bars", style, base=list(bottoms), width=BAR, texts=texts)
         traces.append(bars)
         bottoms = [bottom + more for bottom, more in zip(bottoms, seconds, strict=True)]
-    epochs = all(one.epoch == count for count, one in enumerate(record.validations, start=1))
-    one = "epoch" if epochs else "interval between validations"
+    epochs = all(validation.epoch == count for count, validation in enumerate(record.validations, start=1))
+    unit = "epoch" if epochs else "interval between validations"
     step = max(1, len(places) // 10)
     return Chart.of(
         "phases",
         "Where the time of the batches went",
         about=about,
         x=Axis(
-            one if together == 1 else f"{one} / {together}",
-            ticks=tuple((place, f"{place:.0f}") for place in places[step - 1 :: step]),
+            unit if together == 1 else f"{unit} / {together}",
+            ticks=tuple((position, f"{position:.0f}") for position in places[step - 1 :: step]),
             limits=(0, len(places) + 1),
         ),
         y=Axis("time in batches, mean over ranks / s", limits=(0, None)),

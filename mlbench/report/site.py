@@ -20,10 +20,10 @@ from mlbench.record.record import Record
 from mlbench.report import leaderboard, page, publication, tables
 from mlbench.report.charts import frontier
 from mlbench.report.grouping import Group, groups
-from mlbench.report.leaderboard import Entry
-from mlbench.report.page import Part
+from mlbench.report.leaderboard import LeaderboardEntry
+from mlbench.report.page import PagePart
 from mlbench.report.page_input import StudyText
-from mlbench.report.tables import Cell, Row, Table, cell
+from mlbench.report.tables import Row, Table, TableCell, cell
 from mlbench.tracking.submission import Checked
 
 SINGLE = "single runs"
@@ -56,21 +56,23 @@ def write(
       that MLBench published; a fit and its intervals take some 10 s of a CPU (2026-11-25).
     """
     studies: dict[str, list[Record]] = {}
-    for one in records:
-        studies.setdefault(one.experiment.study or SINGLE, []).append(one)
-    names = _file_names(studies, {_page(one).lower() for one in submissions} | OWN)
+    for record in records:
+        studies.setdefault(record.experiment.study or SINGLE, []).append(record)
+    names = _file_names(studies, {_page(submission).lower() for submission in submissions} | OWN)
     folder.mkdir(parents=True, exist_ok=True)
     texts: dict[str, str] = {}
     for name, some in sorted(studies.items()):
         question = "What do these runs show?" if name == SINGLE else ""
         texts[names[name]] = page.page(some, study=StudyText(name, question, ()), references=[])
     entries = leaderboard.entries(submissions)
-    for one in submissions:
-        texts[_page(one)] = page.page(list(one.records), study=_about(one, entries), references=[])
-    runs = [(one, run) for one in submissions for run in one.records]
+    for submission in submissions:
+        texts[_page(submission)] = page.page(
+            list(submission.records), study=_about(submission, entries), references=[]
+        )
+    runs = [(submission, run) for submission in submissions for run in submission.records]
     every = [*records, *(run for _, run in runs)]
     why = [f"Tier: {leaderboard.SELF}: {LOOSE.incomplete[0]}."]
-    loose = [Part(one.title, one.task, _table(one), notes=why) for one in groups(records)]
+    loose = [PagePart(group.title, group.task, _table(group), notes=why) for group in groups(records)]
     texts["index.html"] = _rendered(
         "Results",
         "Time to accuracy of every point, fastest first, with 95 % intervals.",
@@ -99,7 +101,7 @@ def write(
     return [*written, *publication.write(folder, entries, runs)]
 
 
-def _rendered(title: str, question: str, sections: Sequence[Part], **values: Any) -> str:
+def _rendered(title: str, question: str, sections: Sequence[PagePart], **values: Any) -> str:
     common: dict[str, Any] = {"tiers": {}, "studies": [], "filters": {}, "pages": PAGES}
     shown = common | {"title": title, "question": question, "sections": sections} | values
     return page.rendered("site.html", **shown)
@@ -109,7 +111,7 @@ def _page(submission: Checked) -> str:
     return f"{submission.entity}-{submission.name}.html"
 
 
-def _about(submission: Checked, entries: Sequence[Entry]) -> StudyText:
+def _about(submission: Checked, entries: Sequence[LeaderboardEntry]) -> StudyText:
     """Return a submission in words, for its page."""
     about, name = submission.about, f"{submission.entity}: {submission.name}"
     if about is None:
@@ -127,111 +129,117 @@ def _about(submission: Checked, entries: Sequence[Entry]) -> StudyText:
     return StudyText(name, "What was handed in, and what its logs say.", (), facts=facts)
 
 
-def _by_section(entries: Sequence[Entry]) -> list[list[Entry]]:
-    sections: dict[str, list[Entry]] = {}
-    for one in entries:
-        sections.setdefault(one.section, []).append(one)
+def _by_section(entries: Sequence[LeaderboardEntry]) -> list[list[LeaderboardEntry]]:
+    sections: dict[str, list[LeaderboardEntry]] = {}
+    for entry in entries:
+        sections.setdefault(entry.section, []).append(entry)
     return list(sections.values())
 
 
-def _ranked(some: Sequence[Entry]) -> Part:
+def _ranked(some: Sequence[LeaderboardEntry]) -> PagePart:
     """Return a leaderboard: time over workers, who is fastest and who is cheapest, and every point."""
     rows = []
-    for one in some:
-        point, about = one.point, one.submission.about
+    for entry in some:
+        point, about = entry.point, entry.submission.about
         cells = [
-            Cell(str(one.rank or "-"), number=True),
-            Cell(one.entity, one.curve, link=_page(one.submission)),
-            Cell(f"{point.workers} x {point.backend}, {point.sync}"),
-            Cell(about.hardware if about else point.hardware),
+            TableCell(str(entry.rank or "-"), number=True),
+            TableCell(entry.entity, entry.curve, link=_page(entry.submission)),
+            TableCell(f"{point.workers} x {point.backend}, {point.sync}"),
+            TableCell(about.hardware if about else point.hardware),
             cell(point.time_to_accuracy, "s"),
-            cell(one.usd, "USD"),
-            Cell(f"{point.reached} of {point.n}", number=True),
-            Cell(one.tier, one.why if one.tier != leaderboard.COMPLETE else ""),
+            cell(entry.usd, "USD"),
+            TableCell(f"{point.reached} of {point.n}", number=True),
+            TableCell(entry.tier, entry.why if entry.tier != leaderboard.COMPLETE else ""),
         ]
         filters = {"task": point.task, "workers": str(point.workers), "hardware": point.hardware}
-        rows.append(Row(cells, one.rank is None, filters))
-    timed = [one for one in some if one.rank is not None]
-    entities = list(dict.fromkeys(one.entity for one in timed))
-    shifts = side_by_side([one.point.workers for one in timed], len(entities))
+        rows.append(Row(cells, entry.rank is None, filters))
+    timed = [entry for entry in some if entry.rank is not None]
+    entities = list(dict.fromkeys(entry.entity for entry in timed))
+    shifts = side_by_side([entry.point.workers for entry in timed], len(entities))
     traces = []
     for style, entity in enumerate(entities):
-        own = sorted((one for one in timed if one.entity == entity), key=lambda one: one.point.workers)
-        times = [one.point.time_to_accuracy for one in own if one.point.time_to_accuracy]
-        counts = [one.point.workers * shifts[style] for one in own]
+        own = sorted(
+            (entry for entry in timed if entry.entity == entity), key=lambda entry: entry.point.workers
+        )
+        times = [entry.point.time_to_accuracy for entry in own if entry.point.time_to_accuracy]
+        counts = [entry.point.workers * shifts[style] for entry in own]
         traces.append(Trace(entity, counts, [time.value for time in times], "marks", style, **ends(times)))
     workers, most = (
-        [one.point.workers for one in timed],
-        max((one.point.median_s for one in timed), default=0),
+        [entry.point.workers for entry in timed],
+        max((entry.point.median_s for entry in timed), default=0),
     )
     y = time_axis("time to accuracy", most, (0, None))
     chart = Chart.of(
         "time", "Time to accuracy over workers", about="", x=worker_axis(workers), y=y, traces=traces
     )
-    return Part(some[0].section, some[0].point.task, Table(RANKED, rows), chart, _answer(timed))
+    return PagePart(some[0].section, some[0].point.task, Table(RANKED, rows), chart, _answer(timed))
 
 
-def _answer(timed: Sequence[Entry]) -> str:
+def _answer(timed: Sequence[LeaderboardEntry]) -> str:
     """Return who is fastest and who is cheapest; "" where nothing may be compared."""
     if not timed:
         return ""
     fastest = timed[0]
     text = f"Fastest: {fastest.entity}, {leaderboard.numbers(fastest)} ({fastest.tier})."
-    priced = [one for one in timed if one.usd and drawable(one.usd.value)]
+    priced = [entry for entry in timed if entry.usd and drawable(entry.usd.value)]
     if not priced:
         return f"{text} Nobody states a price."
-    cheapest = min(priced, key=lambda one: one.usd.value if one.usd else math.inf)
+    cheapest = min(priced, key=lambda entry: entry.usd.value if entry.usd else math.inf)
     return f"{text} Cheapest: {cheapest.entity}, {leaderboard.numbers(cheapest)} ({cheapest.tier})."
 
 
-def _hardware(entries: Sequence[Entry]) -> list[Part]:
+def _hardware(entries: Sequence[LeaderboardEntry]) -> list[PagePart]:
     """Return cost over time of every task and goal, all classes of hardware beside each other."""
-    goals: dict[str, list[Entry]] = {}
-    for one in entries:
-        if one.rank is not None and one.usd and drawable(one.usd.value):
-            goals.setdefault(one.section.rpartition("; ")[0], []).append(one)
+    goals: dict[str, list[LeaderboardEntry]] = {}
+    for entry in entries:
+        if entry.rank is not None and entry.usd and drawable(entry.usd.value):
+            goals.setdefault(entry.section.rpartition("; ")[0], []).append(entry)
     sections = []
     for title, some in goals.items():
-        some.sort(key=lambda one: (one.usd.value if one.usd else math.inf, one.point.median_s))
+        some.sort(key=lambda entry: (entry.usd.value if entry.usd else math.inf, entry.point.median_s))
         offers = {
-            id(one): frontier.Offer(_machine(one), one.point.workers, one.point.time_to_accuracy, one.usd)
-            for one in some
-            if one.usd and one.point.time_to_accuracy
+            id(entry): frontier.FrontierPoint(
+                _machine(entry), entry.point.workers, entry.point.time_to_accuracy, entry.usd
+            )
+            for entry in some
+            if entry.usd and entry.point.time_to_accuracy
         }
         best = frontier.undominated(list(offers.values()))
         chart = frontier.frontier(list(offers.values()), title="Cost over time to accuracy", about=title)
         rows = [
-            Row([Cell(_machine(one)), Cell(counted(one.point.workers, "worker")), cell(one.usd, "USD"),
-                 cell(one.point.time_to_accuracy, "s"), Cell(one.tier)], offers[id(one)] not in best)
-            for one in some
+            Row([TableCell(_machine(entry)), TableCell(counted(entry.point.workers, "worker")),
+                 cell(entry.usd, "USD"), cell(entry.point.time_to_accuracy, "s"), TableCell(entry.tier)],
+                offers[id(entry)] not in best)
+            for entry in some
         ]  # fmt: skip
         table = Table(["hardware", "workers", "cost", "time", "tier"], rows)
         named = "; ".join(
-            f"{_machine(one)}, {leaderboard.numbers(one)}" for one in some if offers[id(one)] in best
+            f"{_machine(entry)}, {leaderboard.numbers(entry)}" for entry in some if offers[id(entry)] in best
         )
-        sections.append(Part(title, some[0].point.task, table, chart, f"On the frontier: {named}."))
+        sections.append(PagePart(title, some[0].point.task, table, chart, f"On the frontier: {named}."))
     return sections
 
 
-def _predicted(records: Sequence[Record], submissions: Sequence[Checked]) -> list[Part]:
+def _predicted(records: Sequence[Record], submissions: Sequence[Checked]) -> list[PagePart]:
     """Return the predictions from runs of each origin, which are never pooled, and from published runs."""
-    several = [records, *(one.records for one in submissions)]
+    several = [records, *(submission.records for submission in submissions)]
     own = [part for some in several for part in page.predicted(groups(some))]
     return [*own, *(part for module in plugins.forecasts() for part in module.published())]
 
 
-def _machine(entry: Entry) -> str:
+def _machine(entry: LeaderboardEntry) -> str:
     about = entry.submission.about
     return f"{about.hardware if about else entry.point.hardware} ({entry.entity})"
 
 
-def _published() -> list[Part]:
+def _published() -> list[PagePart]:
     """Return what others published of every task, as published_studies.yaml has it."""
     sections = []
-    for task in sorted({one.task for one in published.load() if one.task}):
+    for task in sorted({result.task for result in published.load() if result.task}):
         shown, _ = tables.references(published.load(task=task))
         sections += [
-            Part(f"{task}: {one.title}", task, one.table, notes=[OTHERS, *one.about]) for one in shown
+            PagePart(f"{task}: {reference.title}", task, reference.table, notes=[OTHERS, *reference.about])
+            for reference in shown
         ]
     return sections
 
@@ -244,17 +252,17 @@ def _table(group: Group) -> Table:
 
 
 def _row(label: str, point: Point) -> Row:
-    eligible = sum(set(one.official_reasons) <= {IMPORTED} for one in point.records)
-    studies = sorted({one.experiment.study or SINGLE for one in point.records})
+    eligible = sum(set(record.official_reasons) <= {IMPORTED} for record in point.records)
+    studies = sorted({record.experiment.study or SINGLE for record in point.records})
     cells = [
-        Cell(f"{point.workers} x {point.backend}, {point.sync}", label),
-        Cell(point.hardware),
+        TableCell(f"{point.workers} x {point.backend}, {point.sync}", label),
+        TableCell(point.hardware),
         cell(point.time_to_accuracy, "s"),
         cell(point.samples_per_s, ""),
         cell(point.usd, "USD"),
-        Cell(f"{point.reached} of {point.n}", number=True),
-        Cell(f"{eligible} of {point.n}", number=True),
-        Cell(", ".join(studies)),
+        TableCell(f"{point.reached} of {point.n}", number=True),
+        TableCell(f"{eligible} of {point.n}", number=True),
+        TableCell(", ".join(studies)),
     ]
     filters = {"task": point.task, "workers": str(point.workers), "hardware": point.hardware}
     return Row(cells, point.exclusion_reason is not None, filters)
@@ -262,7 +270,7 @@ def _row(label: str, point: Point) -> Row:
 
 def _span(records: Sequence[Record]) -> str:
     """Return the days on which the runs began."""
-    days = sorted({one.started_at[:10] for one in records})
+    days = sorted({record.started_at[:10] for record in records})
     return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
 
 

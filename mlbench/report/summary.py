@@ -59,11 +59,13 @@ HEADLINE = ("fastest", "time to accuracy", "speed-up", "cost", "runs", "trust")
 
 
 def _reached(ours: Sequence[ScalingCurve]) -> list[tuple[ScalingCurve, Speedup]]:
-    return [(curve, one) for curve in ours for one in curve.speedups if one.point.median_s < math.inf]
+    return [
+        (curve, speedup) for curve in ours for speedup in curve.speedups if speedup.point.median_s < math.inf
+    ]
 
 
 def _allowed(reached: Sequence[tuple[ScalingCurve, Speedup]]) -> list[tuple[ScalingCurve, Speedup]]:
-    return [(curve, one) for curve, one in reached if one.point.exclusion_reason is None]
+    return [(curve, speedup) for curve, speedup in reached if speedup.point.exclusion_reason is None]
 
 
 def _busy(some: Sequence[Point]) -> int:
@@ -88,8 +90,8 @@ def _time(group: Group, ours: Sequence[ScalingCurve]) -> str:
     repeats = f"median of {counted(time.n, 'run')}" if time.n > 1 else "a single run"
     sentence = f"Fastest to {group.goal} is {which} in {duration(time.value)} ({repeats}{within})"
     slower = _slower_points(group.compared)
-    one = _against_one(best, curve.speedups, slower)
-    return f"{sentence}{one}{_against_others(curve, best, allowed, slower)}{scaling}."
+    clause = _against_one(best, curve.speedups, slower)
+    return f"{sentence}{clause}{_against_others(curve, best, allowed, slower)}{scaling}."
 
 
 def _unanswered(group: Group, reached: Sequence[tuple[ScalingCurve, Speedup]]) -> str:
@@ -97,7 +99,7 @@ def _unanswered(group: Group, reached: Sequence[tuple[ScalingCurve, Speedup]]) -
     without = f"No point reached {group.goal} in more than half of its runs"
     if not reached:
         return f"{without}."
-    least = min((one.point for _, one in reached), key=lambda point: point.median_s)
+    least = min((speedup.point for _, speedup in reached), key=lambda point: point.median_s)
     runs = sum(point.n for point in group.points)
     disturbed = sum(len(point.disturbed) for point in group.points)
     if not least.disturbed:
@@ -122,11 +124,11 @@ def _scaling(ours: Sequence[ScalingCurve]) -> str:
         if len(batches) < 2 or any(hasattr(run.experiment.task, "batch_size") for run in runs):
             continue
         fewest, unit = min(batches), runs[0].sample_unit
-        one, rest = batches[fewest], [(k / fewest, batches[k]) for k in batches if k > fewest]
-        if all(math.isclose(batch, one * more, rel_tol=SAME_BATCH) for more, batch in rest):
-            kinds[f"weak scaling: each worker has {number(one / fewest)} {unit} of a step"] = None
-        elif all(math.isclose(batch, one, rel_tol=SAME_BATCH) for _, batch in rest):
-            kinds[f"strong scaling: the workers share the {number(one)} {unit} of a step"] = None
+        first, rest = batches[fewest], [(k / fewest, batches[k]) for k in batches if k > fewest]
+        if all(math.isclose(batch, first * more, rel_tol=SAME_BATCH) for more, batch in rest):
+            kinds[f"weak scaling: each worker has {number(first / fewest)} {unit} of a step"] = None
+        elif all(math.isclose(batch, first, rel_tol=SAME_BATCH) for _, batch in rest):
+            kinds[f"strong scaling: the workers share the {number(first)} {unit} of a step"] = None
         else:
             steps = ", ".join(f"{number(batches[k])} with {counted(k, 'worker')}" for k in sorted(batches))
             kinds[f"neither weak nor strong scaling: a step has {steps} ({unit})"] = None
@@ -157,7 +159,9 @@ def _against_one(best: Speedup, compared: Sequence[Speedup], slower: set[tuple[i
     if best.why or best.total is None or best.total.value is None or best.efficiency is None:
         return f"; there is no speed-up: {best.why}"
     if best.point is best.base:
-        others = [one.point for one in compared if one.why is None and one.point is not best.point]
+        others = [
+            speedup.point for speedup in compared if speedup.why is None and speedup.point is not best.point
+        ]
         if not others:
             return "; nothing else was measured to compare it with"
         return f": {_slower(min(others, key=lambda point: point.median_s), best.point, slower)}"
@@ -198,13 +202,13 @@ def _against_others(
 ) -> str:
     """Return how the fastest points of the other curves compare with the fastest of all."""
     rivals: dict[str, Point] = {}
-    for other, one in sorted(allowed, key=lambda pair: pair[1].point.median_s):
+    for other, speedup in sorted(allowed, key=lambda pair: pair[1].point.median_s):
         if other is not curve:
-            rivals.setdefault(other.label, one.point)
+            rivals.setdefault(other.label, speedup.point)
     named, shown, doubtful = "", 0, 0
-    for place, (label, rival) in enumerate(rivals.items()):
+    for index, (label, rival) in enumerate(rivals.items()):
         certain = (id(rival), id(best.point)) in slower
-        if place < MOST_NAMED:
+        if index < MOST_NAMED:
             longer = ratio(rival.times, best.point.times)
             what = f"takes {_times(longer, 'as long')}" if certain else "is not shown to be slower"
             named += f"; {label} at its fastest {what}"
@@ -237,7 +241,7 @@ def _price(group: Group) -> str:
         bill = best.point.usd
         where = counted(best.point.workers, "worker")
         priced = f"; with {where} the goal costs {usd(bill.value)}" if bill and bill.value < math.inf else ""
-        parts.append(f"{curve.prefix}{best.words.rstrip('.')}{priced}")
+        parts.append(f"{curve.prefix}{best.sentence.rstrip('.')}{priced}")
     if not parts:
         return "No two points can be compared in price and time."
     if more := len(optima) - len(parts):

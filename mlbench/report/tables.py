@@ -8,7 +8,7 @@ from typing import Any
 
 from mlbench.analysis import stragglers
 from mlbench.analysis.bootstrap import Ratio
-from mlbench.analysis.points import Estimate
+from mlbench.analysis.points import MedianEstimate
 from mlbench.record import attempts, fields, format
 from mlbench.record.format import counted, last_line, quantity
 from mlbench.record.record import Record
@@ -33,7 +33,7 @@ ABOUT = ("label", "goal", "workers", "backend", "device", "hardware", "software"
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     text: str
     below: str = ""
     number: bool = False
@@ -44,7 +44,7 @@ class Cell:
 class Row:
     """`filters`: task, workers and hardware by name, by which a reader may filter."""
 
-    cells: list[Cell]
+    cells: list[TableCell]
     apart: bool = False
     filters: Mapping[str, str] = field(default_factory=dict)
 
@@ -69,24 +69,24 @@ class Published:
 
 def points(group: Group) -> Table:
     """Return the aggregates, one row a point; columns without any value are left out."""
-    shown = [one for one in QUANTITIES if one.heading]
-    headings = ["curve", "workers", "goal reached", *(one.heading for one in shown)]
+    shown = [quantity for quantity in QUANTITIES if quantity.heading]
+    headings = ["curve", "workers", "goal reached", *(quantity.heading for quantity in shown)]
     rows = []
     for curve in group.curves:
-        for one in curve.speedups:
-            point = one.point
+        for speedup in curve.speedups:
+            point = speedup.point
             reached = f"{point.reached} of {point.n}" if point.goal else f"{point.n}, no goal"
             cells = [
-                Cell(curve.label or "-"),
-                Cell(str(point.workers), number=True),
-                Cell(reached, number=True),
+                TableCell(curve.label or "-"),
+                TableCell(str(point.workers), number=True),
+                TableCell(reached, number=True),
             ]
-            cells += [cell(each.value(one), each.unit) for each in shown]
+            cells += [cell(each.value(speedup), each.unit) for each in shown]
             filters = {"workers": str(point.workers), "hardware": point.hardware}
-            rows.append(Row(cells, apart=one.why is not None, filters=filters))
-    present = [place for place in range(len(headings)) if any(row.cells[place].text != "-" for row in rows)]
+            rows.append(Row(cells, apart=speedup.why is not None, filters=filters))
+    present = [index for index in range(len(headings)) if any(row.cells[index].text != "-" for row in rows)]
     return Table(
-        [headings[place] for place in present],
+        [headings[index] for index in present],
         [Row([row.cells[i] for i in present], row.apart, row.filters) for row in rows],
     )
 
@@ -103,19 +103,21 @@ def runs(records: Iterable[Record], disturbed: Mapping[str, str]) -> Table:
     for record in sorted(unique.values(), key=_place):
         texts = fields.texts(record)
         time = texts.get("time_to_accuracy", "infinite") if record.status == "goal_reached" else "infinite"
-        doubt = (f"[{notes.index(one) + 1}]" if one in notes else one for one in doubts[record.run_id])
+        doubt = (
+            f"[{notes.index(caveat) + 1}]" if caveat in notes else caveat for caveat in doubts[record.run_id]
+        )
         cells = [
-            Cell(record.run_id),
-            Cell(f"{texts['task']}, {texts['scale']}"),
-            Cell(texts["workers"], number=True),
-            Cell(texts["backend"]),
-            Cell(str(record.seed), number=True),
-            Cell(record.status.replace("_", " ")),
-            Cell(time if record.goal else "-", number=True),
-            Cell(texts.get("best", "-"), number=True),
-            Cell(format.number(record.epochs), number=True),
-            Cell(stragglers.latest(record.lateness) or "-"),
-            Cell("; ".join(doubt)),
+            TableCell(record.run_id),
+            TableCell(f"{texts['task']}, {texts['scale']}"),
+            TableCell(texts["workers"], number=True),
+            TableCell(texts["backend"]),
+            TableCell(str(record.seed), number=True),
+            TableCell(record.status.replace("_", " ")),
+            TableCell(time if record.goal else "-", number=True),
+            TableCell(texts.get("best", "-"), number=True),
+            TableCell(format.number(record.epochs), number=True),
+            TableCell(stragglers.latest(record.lateness) or "-"),
+            TableCell("; ".join(doubt)),
         ]
         experiment = record.experiment
         filters = {"task": experiment.task.name, "workers": str(record.workers)}
@@ -140,62 +142,69 @@ def missing(records: Iterable[Record], planned: Sequence[Planned]) -> Table | No
     """Return the runs that were asked for and have no result; None if all have one."""
     done = {(record.key, record.seed) for record in attempts.results(records)}
     rows = [
-        Row([Cell(one.words), Cell(str(one.seed), number=True), Cell(one.why or "not run yet")], apart=True)
-        for one in planned
-        if (one.key, one.seed) not in done
+        Row(
+            [
+                TableCell(run.label),
+                TableCell(str(run.seed), number=True),
+                TableCell(run.why or "not run yet"),
+            ],
+            apart=True,
+        )
+        for run in planned
+        if (run.key, run.seed) not in done
     ]
     return Table(["experiment", "seed", "why"], rows) if rows else None
 
 
 def references(results: Sequence[Any]) -> tuple[list[Published], int]:
     """Return published results by study, and how many numbers have no column here."""
-    shown = [one for one in results if one.metric in PUBLISHED]
+    shown = [result for result in results if result.metric in PUBLISHED]
     by_study: dict[str, list[Any]] = {}
-    for one in shown:
-        by_study.setdefault(one.study, []).append(one)
+    for result in shown:
+        by_study.setdefault(result.study, []).append(result)
     return [_published(some) for some in by_study.values()], len(results) - len(shown)
 
 
 def _published(some: Sequence[Any]) -> Published:
     first = some[0]
     about = [f"Source: {first.source}."] + ([f"Caveat: {first.caveat}"] if first.caveat else [])
-    if any(one.chart for one in some):
+    if any(result.chart for result in some):
         about.append("Values marked ~ were read off a chart.")
-    names = [name for name in ABOUT if any(getattr(one, name) is not None for one in some)]
-    same = [name for name in names if len({getattr(one, name) for one in some}) == 1]
+    names = [name for name in ABOUT if any(getattr(result, name) is not None for result in some)]
+    same = [name for name in names if len({getattr(result, name) for result in some}) == 1]
     about += [f"{name}: {getattr(first, name)}" for name in same if name != "workers"]
     names = [name for name in names if name not in same or name == "workers"]
-    metrics = [metric for metric in PUBLISHED if any(one.metric == metric for one in some)]
+    metrics = [metric for metric in PUBLISHED if any(result.metric == metric for result in some)]
     by_row: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for one in some:
-        by_row.setdefault(tuple(getattr(one, name) for name in names), {})[one.metric] = one
+    for result in some:
+        by_row.setdefault(tuple(getattr(result, name) for name in names), {})[result.metric] = result
     rows = [
         Row(
-            [Cell("-" if value is None else str(value)) for value in place]
+            [TableCell("-" if value is None else str(value)) for value in key]
             + [_published_cell(values.get(metric)) for metric in metrics]
         )
-        for place, values in by_row.items()
+        for key, values in by_row.items()
     ]
     return Published(first.title, about, Table([*names, *(PUBLISHED[metric] for metric in metrics)], rows))
 
 
-def _published_cell(one: Any) -> Cell:
-    if one is None:
-        return Cell("-")
-    value = quantity(one.value, "" if one.unit == "1" else one.unit)
-    return Cell(("~" if one.chart else "") + value, number=True)
+def _published_cell(result: Any) -> TableCell:
+    if result is None:
+        return TableCell("-")
+    value = quantity(result.value, "" if result.unit == "1" else result.unit)
+    return TableCell(("~" if result.chart else "") + value, number=True)
 
 
-def cell(value: Estimate | Ratio | float | None, unit: str) -> Cell:
+def cell(value: MedianEstimate | Ratio | float | None, unit: str) -> TableCell:
     """Return a value with its interval below; a median that is infinite says so."""
     if isinstance(value, float | int):
-        return Cell(_finite(value, unit), number=True)
+        return TableCell(_finite(value, unit), number=True)
     if value is None or value.value is None:
-        return Cell("-", number=True)
+        return TableCell("-", number=True)
     below = ""
     if value.low is not None and value.high is not None and (value.low, value.high) != (1.0, 1.0):
         below = f"{_finite(value.low, unit)} to {_finite(value.high, unit)}"
-    return Cell(_finite(value.value, unit), below, number=True)
+    return TableCell(_finite(value.value, unit), below, number=True)
 
 
 def _finite(value: float, unit: str) -> str:

@@ -30,7 +30,7 @@ def write(
     study: StudyText,
     references: Sequence[Any] | None = None,
     grouped: Sequence[Group] | None = None,
-    parts: "Sequence[page.Part] | None" = None,
+    parts: "Sequence[page.PagePart] | None" = None,
 ) -> list[Path]:
     """Write FILES into the folder, which is made; return their paths.
 
@@ -80,14 +80,14 @@ def draw(
     ):
         scales.setdefault(group.scale, []).append(group)
     paths = []
-    for place, (scale, some) in enumerate(scales.items() or [("", [])]):
+    for index, (scale, some) in enumerate(scales.items() or [("", [])]):
         drawn: dict[str, list[Chart]] = {name: [] for name in names}
         for group in some:
             for chart in charts(group):
                 if chart.name in names or chart.name not in NAMES:
                     drawn.setdefault(chart.name, []).append(chart)
         for name, pictures in drawn.items():
-            path = folder / (f"{name}-{scale}.png" if place else f"{name}.png")
+            path = folder / (f"{name}-{scale}.png" if index else f"{name}.png")
             render.save(pictures or [_nothing(name)], path)
             paths.append(path)
     return paths

@@ -26,7 +26,7 @@ RAISED = re.compile(
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
-class Output:
+class ScriptOutput:
     """What a command prints: the begin, the end, and values of its metric."""
 
     def __init__(self, pattern: str | None, on_value: Callable[[float], None]) -> None:
@@ -99,7 +99,7 @@ class Child:
         *,
         cwd: str,
         variables: Mapping[str, str],
-        output: Output,
+        output: ScriptOutput,
         show: Callable[[bytes], object] = lambda _: None,
         stdin: int | None = subprocess.DEVNULL,
     ) -> None:

@@ -18,7 +18,7 @@ MOST_FIELDS = 4  # in a sentence
 
 
 @dataclass(frozen=True)
-class Estimate:
+class RunEstimate:
     """One run of an experiment.
 
     - seconds: of the whole command, start-up included; None where nothing is known.
@@ -31,7 +31,7 @@ class Estimate:
     basis: str
 
 
-def estimate(experiment: Experiment, runs: Iterable[Record]) -> Estimate:
+def estimate(experiment: Experiment, runs: Iterable[Record]) -> RunEstimate:
     """Return the estimate of a run from `runs` measured here.
 
     They are the runs of the same configuration (their median); without any, those of the same training with
@@ -41,7 +41,7 @@ def estimate(experiment: Experiment, runs: Iterable[Record]) -> Estimate:
     return estimates([experiment], runs)[0]
 
 
-def estimates(experiments: Iterable[Experiment], runs: Iterable[Record]) -> list[Estimate]:
+def estimates(experiments: Iterable[Experiment], runs: Iterable[Record]) -> list[RunEstimate]:
     """Return the estimate of a run of each experiment."""
     by_key: dict[str, list[float]] = {}  # s
     by_training: dict[str, list[float]] = {}
@@ -51,7 +51,10 @@ def estimates(experiments: Iterable[Experiment], runs: Iterable[Record]) -> list
             by_training.setdefault(str(_training(run.experiment)), []).append(run.wall)
     longest = {training: (max(walls), len(walls)) for training, walls in by_training.items()}
     usual = cache(lambda task: _training(compose.compose([f"task={task}"])))
-    return [_estimate(one, by_key.get(identity.key(one), ()), longest, usual) for one in experiments]
+    return [
+        _estimate(experiment, by_key.get(identity.key(experiment), ()), longest, usual)
+        for experiment in experiments
+    ]
 
 
 def _estimate(
@@ -59,7 +62,7 @@ def _estimate(
     same: Sequence[float],
     longest: Mapping[str, tuple[float, int]],
     usual: Callable[[str], Mapping[str, Any]],
-) -> Estimate:
+) -> RunEstimate:
     task, scale = experiment.task, experiment.scale
     if same:
         return _priced(experiment, median(same), f"the median of {counted(len(same), 'earlier run')}")
@@ -70,12 +73,12 @@ def _estimate(
     expected = registry.expected(task.name) if scale == "mini" else None
     unknown = f"nothing: no run of {task.name} {scale}"
     if expected is None:
-        return Estimate(None, None, f"{unknown} is known here")
+        return RunEstimate(None, None, f"{unknown} is known here")
     default = usual(task.name)
     other = [f"{name}={value}" for name, value in training.items() if default.get(name) != value]
     if other:
         more = ", ..." if len(other) > MOST_FIELDS else ""
-        return Estimate(None, None, f"{unknown} with {', '.join(other[:MOST_FIELDS])}{more} is known here")
+        return RunEstimate(None, None, f"{unknown} with {', '.join(other[:MOST_FIELDS])}{more} is known here")
     return _priced(experiment, expected["seconds"], expected["source"])
 
 
@@ -85,9 +88,9 @@ def _training(experiment: Experiment) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name.partition(".")[0] not in NODES}
 
 
-def _priced(experiment: Experiment, seconds: float, basis: str) -> Estimate:
+def _priced(experiment: Experiment, seconds: float, basis: str) -> RunEstimate:
     price = experiment.hardware.price
     if price is None:
-        return Estimate(seconds, None, basis)
+        return RunEstimate(seconds, None, basis)
     count = cost.nodes(experiment.hardware, experiment.workers)
-    return Estimate(seconds, cost.usd(seconds, count, price.usd_per_hour), basis)
+    return RunEstimate(seconds, cost.usd(seconds, count, price.usd_per_hour), basis)

@@ -34,10 +34,10 @@ class Grid:
     @property
     def swept(self) -> list[str]:
         """Return the names that take several values."""
-        return [name for name, words in self.parameters.items() if len(words) > 1]
+        return [name for name, overrides in self.parameters.items() if len(overrides) > 1]
 
 
-def parse(words: Sequence[str]) -> Grid:
+def parse(overrides: Sequence[str]) -> Grid:
     """Read words such as workers=1,2,4 or workers=range(1,5); UserError lists every fault."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import ChoiceSweep
@@ -48,7 +48,7 @@ def parse(words: Sequence[str]) -> Grid:
     output_settings: dict[str, str] = {}
     seeds: list[str] | None = None
     faults: list[str] = []
-    for word in words:
+    for word in overrides:
         try:
             override = parser.parse_override(quoted(word))
             name = override.key_or_group

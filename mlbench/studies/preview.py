@@ -18,7 +18,7 @@ from mlbench.record import format, run_folders, study
 from mlbench.record.attempts import Attempts
 from mlbench.record.study import Study
 from mlbench.studies import session
-from mlbench.studies.estimate import Estimate, estimate, estimates
+from mlbench.studies.estimate import RunEstimate, estimate, estimates
 from mlbench.studies.spec import SweepSpec, compose_points
 from mlbench.studies.trial_order import ordered_trials
 from mlbench.tasks import registry
@@ -35,10 +35,10 @@ NOTHING = "dry run: nothing was started or written"
 class PointPlan:
     """One point of a study: its runs, how many of them exist, and about what one of the others takes."""
 
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     runs: int
     finished: int
-    one: Estimate
+    estimate: RunEstimate
     refusal: str | None
 
     @property
@@ -46,12 +46,12 @@ class PointPlan:
         return 0 if self.refusal else self.runs - self.finished
 
 
-def run(experiment: Experiment, words: Sequence[str]) -> list[str]:
+def run(experiment: Experiment, overrides: Sequence[str]) -> list[str]:
     """Return the plan of one run. UserError for what `mlbench.run` would refuse."""
     if (refusal := session.refusal(experiment)) is not None:
         raise UserError(refusal)
     _check(experiment)
-    one = estimate(experiment, run_folders.readable(experiment.output_root))
+    forecast = estimate(experiment, run_folders.readable(experiment.output_root))
     rows = [
         ("run", _headline(experiment)),
         ("goal", _goal(experiment)),
@@ -59,10 +59,10 @@ def run(experiment: Experiment, words: Sequence[str]) -> list[str]:
         *(("deviation", str(deviation)) for deviation in experiment.deviations),
         ("reused", _reused(experiment)),
         ("results", f"{experiment.output_root}, MLflow {experiment.plain()['tracking_uri'] or 'there too'}"),
-        ("estimate", _total([(1, one)], experiment.hardware.name)),
-        ("basis", one.basis),
+        ("estimate", _total([(1, forecast)], experiment.hardware.name)),
+        ("basis", forecast.basis),
     ]
-    every = shlex.join(["python", "-m", "mlbench.run", *words, "--cfg", "job"])
+    every = shlex.join(["python", "-m", "mlbench.run", *overrides, "--cfg", "job"])
     lines = [line for label, text in rows for line in _row(label, text)]
     return [*lines, f"{'all values':{LABEL}}{every}", NOTHING]
 
@@ -72,25 +72,26 @@ def sweep(spec: SweepSpec) -> tuple[list[str], bool]:
     composed = compose_points(spec)
     result = session.load_results(spec)
     plan, wanted, _ = session.extended_plan(spec, result.study, composed)
-    for one in wanted.values():
-        _check(one)
-    hashes = {key: _prepared(one) for key, one in wanted.items()}
+    for experiment in wanted.values():
+        _check(experiment)
+    hashes = {key: _prepared(experiment) for key, experiment in wanted.items()}
     study.check_data(plan, hashes, output_root=result.output_root)
     points = _points(plan, wanted, result)
-    hardware = ", ".join(sorted({one.hardware.name for one in wanted.values()}))
+    hardware = ", ".join(sorted({experiment.hardware.name for experiment in wanted.values()}))
     lines = wrapped(f"study {plan.name}: {plan.question}", WIDTH)
-    shared = [word for word in points[0].words if all(word in one.words for one in points)]
+    shared = [word for word in points[0].overrides if all(word in point.overrides for point in points)]
     if shared and len(points) > 1:
         lines += wrapped(f"every point: {shlex.join(shared)}", WIDTH)
     lines += _table(points, shared if len(points) > 1 else [])
-    lines += [line for one in points if one.refusal
-              for line in wrapped(f"refused: {shlex.join(one.words)}: {one.refusal}", WIDTH)]  # fmt: skip
-    lines += _row("estimate", _total([(one.missing, one.one) for one in points], hardware))
+    for point in points:
+        if point.refusal:
+            lines += wrapped(f"refused: {shlex.join(point.overrides)}: {point.refusal}", WIDTH)
+    lines += _row("estimate", _total([(point.missing, point.estimate) for point in points], hardware))
     if spec.max_usd is not None:
         lines += _row("limit", f"max_usd={spec.max_usd:g}: no run starts that would exceed it")
     lines += _row("data", "; ".join(dict.fromkeys(map(_data, wanted.values()))))
     lines += _row("results", str(result.folder))
-    return [*lines, NOTHING], any(one.refusal for one in points)
+    return [*lines, NOTHING], any(point.refusal for point in points)
 
 
 def _check(experiment: Experiment) -> None:
@@ -101,7 +102,7 @@ def _check(experiment: Experiment) -> None:
     if connection.shares_files(experiment) and _data(experiment).endswith(BY_FIRST_RUN):
         folders["data_root"] = experiment.data_root
     for name, folder in folders.items():
-        there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+        there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
         try:
             tempfile.TemporaryFile(dir=there).close()  # it never has a name
         except OSError as error:
@@ -116,7 +117,7 @@ def configurations(spec: SweepSpec) -> Iterator[str]:
     for point in plan.points:
         if point.key in wanted:
             values = yaml.safe_dump(wanted[point.key].plain(), sort_keys=False)
-            yield f"---\n# {shlex.join(point.words)}\n{values}"
+            yield f"---\n# {shlex.join(point.overrides)}\n{values}"
 
 
 def _points(plan: Study, wanted: Mapping[str, Experiment], result: session.StudyResult) -> list[PointPlan]:
@@ -130,20 +131,28 @@ def _points(plan: Study, wanted: Mapping[str, Experiment], result: session.Study
     measured = run_folders.readable(result.output_root)
     every = estimates((wanted[point.key] for point in points), measured)
     return [
-        PointPlan(point.words, len(point.seeds), finished[point.key], one, session.refusal(wanted[point.key]))
-        for point, one in zip(points, every, strict=True)
+        PointPlan(
+            point.overrides,
+            len(point.seeds),
+            finished[point.key],
+            estimate,
+            session.refusal(wanted[point.key]),
+        )
+        for point, estimate in zip(points, every, strict=True)
     ]
 
 
 def _table(points: Sequence[PointPlan], shared: Sequence[str]) -> list[str]:
     """Return a row a point, and below it what the estimates are known from."""
-    bases = list(dict.fromkeys(one.one.basis for one in points))
+    bases = list(dict.fromkeys(point.estimate.basis for point in points))
     rows = []
-    for one in points:
-        label = shlex.join(word for word in one.words if word not in shared) or shlex.join(one.words)
-        seconds = "?" if one.one.seconds is None else format.whole(one.one.seconds)
-        basis = f"[{bases.index(one.one.basis) + 1}]"
-        rows.append([label, str(one.runs), str(one.finished), str(one.missing), f"{seconds} {basis}"])
+    for point in points:
+        label = shlex.join(word for word in point.overrides if word not in shared) or shlex.join(
+            point.overrides
+        )
+        seconds = "?" if point.estimate.seconds is None else format.whole(point.estimate.seconds)
+        basis = f"[{bases.index(point.estimate.basis) + 1}]"
+        rows.append([label, str(point.runs), str(point.finished), str(point.missing), f"{seconds} {basis}"])
     headings = ("point", "runs", "reused", "to measure", "one run about")
     right = [False, True, True, True, True]
     notes = [line for number, basis in enumerate(bases, start=1)
@@ -151,21 +160,21 @@ def _table(points: Sequence[PointPlan], shared: Sequence[str]) -> list[str]:
     return [*tables.table(headings, rows, right=right).splitlines(), *notes]
 
 
-def _total(runs: Sequence[tuple[int, Estimate]], hardware: str) -> str:
+def _total(runs: Sequence[tuple[int, RunEstimate]], hardware: str) -> str:
     """Return time and money of so many runs of each estimate, one after the other."""
-    left = [(count, one) for count, one in runs if count]
+    left = [(count, estimate) for count, estimate in runs if count]
     number = sum(count for count, _ in left)
     if not number:
         return "nothing is left to measure"
-    unknown = sum(count for count, one in left if one.seconds is None)
-    seconds = math.fsum(count * (one.seconds or 0.0) for count, one in left)
+    unknown = sum(count for count, estimate in left if estimate.seconds is None)
+    seconds = math.fsum(count * (estimate.seconds or 0.0) for count, estimate in left)
     many = f" for {format.counted(number, 'run')}, one after the other" if number > 1 else ""
     text = f"about {format.whole(seconds)}{many}" if seconds else "unknown"
     if unknown and seconds:
         text += f", without {format.counted(unknown, 'run')} of which nothing is known"
-    known = [count * one.usd for count, one in left if one.usd is not None]
-    if known:
-        return f"{text}; about {format.usd(math.fsum(known))} at the on-demand price"
+    costs = [count * estimate.usd for count, estimate in left if estimate.usd is not None]
+    if costs:
+        return f"{text}; about {format.usd(math.fsum(costs))} at the on-demand price"
     return f"{text}; not priced (hardware={hardware} has no price)" if seconds else text
 
 
@@ -229,10 +238,10 @@ def _reused(experiment: Experiment) -> str:
         return "nothing: force=true measures again"
     if experiment.seed is None:
         return "nothing: without seed=N every run is a new one"
-    found = cache.find_cached(experiment, data=_prepared(experiment))
-    if found is None:
+    record = cache.find_cached(experiment, data=_prepared(experiment))
+    if record is None:
         return f"nothing: no finished run has this configuration and seed={experiment.seed}"
-    return f"{found.run_id} of {found.started_at[:16]} would be shown; force=true measures again"
+    return f"{record.run_id} of {record.started_at[:16]} would be shown; force=true measures again"
 
 
 def _row(label: str, text: str) -> list[str]:

@@ -43,7 +43,9 @@ def survivors(times: Sequence[Sequence[float]], prices: Sequence[float]) -> set[
     """Return which samples of times (s, at a price each) may still be the best; none where all is decided."""
     left: set[int] = set()
     for power in POWERS:
-        samples = [[price**power * one for one in some] for some, price in zip(times, prices, strict=True)]
+        samples = [
+            [price**power * seconds for seconds in some] for some, price in zip(times, prices, strict=True)
+        ]
         worse = {slow for slow, _ in slower_of_all(samples, level=LEVEL)}
         best = set(range(len(samples))) - worse
         left |= best if len(best) > 1 else set()

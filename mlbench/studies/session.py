@@ -81,7 +81,7 @@ def measure(spec: SweepSpec, *, console: "Console | None" = None) -> StudyResult
     with study.locked(result.folder):
         before = study.load(result.folder) or result.study
         plan, wanted, every = extended_plan(spec, before, composed)
-        data = {name: execute.check_data(one) for name, one in wanted.items()}
+        data = {name: execute.check_data(experiment) for name, experiment in wanted.items()}
         study.check_data(plan, data, output_root=result.output_root)
         result.study = plan
         study.save(plan, result.folder)
@@ -91,7 +91,11 @@ def measure(spec: SweepSpec, *, console: "Console | None" = None) -> StudyResult
         old = {t.id for t in study.trials(plan) if t.point.key in wanted} - drawn
         runs = _attempts(result, every, old=old)
         known_points = {point.key for point in before.points}
-        added = [shlex.join(one.words) for one in plan.points if known_points and one.key not in known_points]
+        added = [
+            shlex.join(point.overrides)
+            for point in plan.points
+            if known_points and point.key not in known_points
+        ]
         _run_missing(result, wanted, every, runs=runs, spec=spec, added=added, console=console)
         result.records = study.records(result.study, result.output_root)
         if spec.auto and (undecided := sequential.undecided(result.records)):
@@ -139,15 +143,15 @@ def prepare(spec: SweepSpec) -> None:
     plan = load_results(spec).study
     wanted = experiments or plan_experiments(plan, {}, spec)
     require_measurable(wanted, spec)
-    for one in wanted.values():
-        if one.task.dataset != registry.NO_DATASET:
-            registry.load(one.task.name).prepare(one.task, one.data_root.absolute())
+    for experiment in wanted.values():
+        if experiment.task.dataset != registry.NO_DATASET:
+            registry.load(experiment.task.name).prepare(experiment.task, experiment.data_root.absolute())
 
 
 def _run_missing(
     result: StudyResult,
     wanted: Mapping[str, Experiment],
-    known: Mapping[str, Experiment],
+    experiments: Mapping[str, Experiment],
     *,
     runs: Mapping[str, Sequence[Record]],
     spec: SweepSpec,
@@ -160,21 +164,21 @@ def _run_missing(
     results = {trial.id: Attempts(tuple(runs[trial.id])).result for trial in planned}
     missing = [trial for trial in planned if results[trial.id] is None]
     if spec.auto and not missing:
-        missing = _more_seeds(wanted, known, {"max_usd": spec.max_usd}, result)
+        missing = _more_seeds(wanted, experiments, {"max_usd": spec.max_usd}, result)
         planned, results = [*planned, *missing], results | {trial.id: None for trial in missing}
     result.unmeasured += [
-        f"{shlex.join(trial.words)}: failed: {format.last_line(run.error or '')} "
+        f"{shlex.join(trial.overrides)}: failed: {format.last_line(run.error or '')} "
         f"({run.run_id}; it counts as missed, also if the seed is run again)"
         for trial in planned
         if (run := results[trial.id]) is not None and run.status == "failed"
     ]
-    budget = Budget(known, (one for some in runs.values() for one in some), max_usd=spec.max_usd)
+    budget = Budget(experiments, (run for some in runs.values() for run in some), max_usd=spec.max_usd)
     rows: dict[str, PointProgress] = {}
     for trial in planned:
-        point = rows.setdefault(trial.point.key, PointProgress(shlex.join(trial.point.words), runs=0))
+        point = rows.setdefault(trial.point.key, PointProgress(shlex.join(trial.point.overrides), runs=0))
         point.runs += 1
-        if (one := results[trial.id]) is not None and one.status in FINISHED:
-            point.records.append(one)
+        if (record := results[trial.id]) is not None and record.status in FINISHED:
+            point.records.append(record)
     with SweepView(list(rows.values()), console=console) as progress:
         progress.say(f"study {plan.name}: {plan.question}")
         if added:
@@ -189,7 +193,7 @@ def _run_missing(
             cluster = _submitting if remote_run.takes(sample.cluster.name) else _joined
             with cluster(missing, wanted, spec=spec, result=result, progress=progress) as (missing, spec):
                 if missing:
-                    _run(missing, wanted, known, budget, spec=spec, result=result, progress=progress)
+                    _run(missing, wanted, experiments, budget, spec=spec, result=result, progress=progress)
 
 
 @contextmanager
@@ -233,8 +237,8 @@ def _submitting(
     """
     sample = wanted[missing[0].point.key]
     cluster = connection.load(sample.cluster.name)
-    place = f"{platform.node()}:{result.folder.absolute()}"  # a resumed sweep has it, and nobody else's
-    digest = hashlib.sha256(place.encode()).hexdigest()[:8]
+    location = f"{platform.node()}:{result.folder.absolute()}"  # a resumed sweep has it, and nobody else's
+    digest = hashlib.sha256(location.encode()).hexdigest()[:8]
     shared = getattr(sample.cluster, "shared", None) or f"mlb-sweep-{digest}"
     settings = dict(spec.output_settings) | {"cluster.shared": f"cluster.shared={shared}"}
     progress.say(f"submitting to {sample.cluster.name}; the runs share Ray clusters named {shared}-*")
@@ -253,7 +257,7 @@ def _submitting(
 
 def _more_seeds(
     wanted: Collection[str],
-    known: Mapping[str, Experiment],
+    experiments: Mapping[str, Experiment],
     limits: Mapping[str, float | None],
     result: StudyResult,
 ) -> list[Trial]:
@@ -263,7 +267,7 @@ def _more_seeds(
     """
     planned = study.trials(result.study)
     attempts = study.attempts(planned, result.output_root)
-    budget = Budget(known, (run for some in attempts.values() for run in some), **limits)
+    budget = Budget(experiments, (run for some in attempts.values() for run in some), **limits)
     closed = {trial.point.key for trial in planned if Attempts(tuple(attempts[trial.id])).result is None}
     closed |= {point.key for point in result.study.points if len(point.seeds) >= sequential.MOST}
     undecided = sequential.undecided(run for some in attempts.values() for run in some)
@@ -278,7 +282,7 @@ def _more_seeds(
 def _run(
     missing: Sequence[Trial],
     wanted: Collection[str],
-    known: Mapping[str, Experiment],
+    experiments: Mapping[str, Experiment],
     budget: Budget,
     *,
     spec: SweepSpec,
@@ -292,7 +296,7 @@ def _run(
     from mlbench.studies.tune import StudyMonitor, TrialContext, TuneThread
 
     address = ray.get_runtime_context().gcs_address
-    sample = known[missing[0].point.key]
+    sample = experiments[missing[0].point.key]
     cluster = connection.load(sample.cluster.name)
     limits = {
         "max_usd": spec.max_usd,
@@ -301,7 +305,7 @@ def _run(
     }
     context = TrialContext(
         trials={trial.id: trial for trial in missing},
-        experiments=known,
+        experiments=experiments,
         output_settings=(*spec.output_settings.values(), f"study={result.study.name}"),
         folder=result.folder,
         output_root=result.output_root,
@@ -310,7 +314,7 @@ def _run(
         sweep=secrets.token_hex(8),
         **limits,
     )
-    more = partial(_more_seeds, wanted, known, limits, result) if spec.auto else tuple
+    more = partial(_more_seeds, wanted, experiments, limits, result) if spec.auto else tuple
     monitor = StudyMonitor(context.trials, budget, folder=result.folder, progress=progress)
     thread = TuneThread(context, more)
     servers = connection.Servers.find()
@@ -338,7 +342,9 @@ def _run(
         raise UserError(f"Ray Tune ended: {thread.error}", hint="the same command resumes") from thread.error
     if monitor.refusal:
         progress.say(f"stopped: {monitor.refusal}")
-        result.unmeasured += [f"{shlex.join(t.words)}: {monitor.refusal}" for t in monitor.remaining.values()]
+        result.unmeasured += [
+            f"{shlex.join(t.overrides)}: {monitor.refusal}" for t in monitor.remaining.values()
+        ]
 
 
 def _feasible(
@@ -347,7 +353,7 @@ def _feasible(
     """Return the trials whose points are not refused; tell of the others."""
     for point in {trial.point.key: trial.point for trial in missing}.values():
         if point.key in refusals:
-            sentence = f"{shlex.join(point.words)}: {refusals[point.key]}"
+            sentence = f"{shlex.join(point.overrides)}: {refusals[point.key]}"
             progress.say(f"refused: {sentence}")
             result.unmeasured.append(sentence)
     return [trial for trial in missing if trial.point.key not in refusals]
@@ -386,13 +392,13 @@ def _refusals_there(
             refusals[point.key] = str(error)
             continue
         if room.oversubscribed:
-            words = shlex.join(point.words)
-            progress.say(f"oversubscribed: {words}: it runs, and is excluded from every speed-up")
+            overrides = shlex.join(point.overrides)
+            progress.say(f"oversubscribed: {overrides}: it runs, and is excluded from every speed-up")
     return refusals
 
 
 def _attempts(
-    result: StudyResult, known: Mapping[str, Experiment], *, old: set[str]
+    result: StudyResult, experiments: Mapping[str, Experiment], *, old: set[str]
 ) -> dict[str, list[Record]]:
     """Return all runs of every trial.
 
@@ -401,7 +407,7 @@ def _attempts(
     here. The store is asked for the `old` trials only: a seed that has just been drawn is nobody's.
     """
     trials = ordered_trials(result.study)
-    stores = {f"{trial.seed:x}": known[trial.point.key].store for trial in trials}
+    stores = {f"{trial.seed:x}": experiments[trial.point.key].store for trial in trials}
     for log in result.output_root.glob(f"*-*/{events.NAME}"):
         store = stores.get(log.parent.name.rpartition("-")[2])
         if store is not None and not (log.parent / "record.json").exists():
@@ -409,9 +415,9 @@ def _attempts(
             result.notes += [note] if note else []
     by_trial = study.attempts(trials, result.output_root)
     for trial in trials:
-        finished = any(one.status in FINISHED for one in by_trial[trial.id])
+        finished = any(run.status in FINISHED for run in by_trial[trial.id])
         if not finished and trial.id in old:
-            by_trial[trial.id] += _from_store(trial, known[trial.point.key], result.output_root)
+            by_trial[trial.id] += _from_store(trial, experiments[trial.point.key], result.output_root)
     return by_trial
 
 
@@ -446,10 +452,10 @@ def publish(result: StudyResult) -> "list[writer.Group]":
     groups = writer.groups(result.records, histories=histories)  # once: their bootstraps take seconds
     writer.write(result.records, result.folder / study.REPORT, study=_text(result), grouped=groups)
     status = "FAILED" if result.unmeasured else "FINISHED"
-    place = {"output_root": result.output_root, "uri": result.store}
+    arguments = {"output_root": result.output_root, "uri": result.store}
     with _mlflow_may_fail(result):
         summary = study_summary.summary(result.study, result.records, result.output_root, groups=groups)
-        parent_runs.write(result.study, result.records, summary, **place, status=status)
+        parent_runs.write(result.study, result.records, summary, **arguments, status=status)
     return groups
 
 
@@ -473,7 +479,7 @@ def _text(result: StudyResult) -> "writer.StudyText":
     errors = {value["trial"]: value["error"] for value in ended}
     planned = tuple(
         writer.Planned(
-            shlex.join(trial.point.words), trial.point.key, trial.seed, why=errors.get(trial.id) or ""
+            shlex.join(trial.point.overrides), trial.point.key, trial.seed, why=errors.get(trial.id) or ""
         )
         for trial in ordered_trials(plan)
     )

@@ -13,7 +13,7 @@ from mlbench import clock
 from mlbench.config import compose, identity, overrides, plugins
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
-from mlbench.config.experiment import Experiment, Model, PositiveFloat
+from mlbench.config.experiment import Experiment, FrozenModel, PositiveFloat
 from mlbench.config.overrides import SEARCH_PATH
 from mlbench.record import study
 from mlbench.record.study import Invocation, Study
@@ -27,7 +27,7 @@ MOST_REPEATS = 1000  # a mistyped number plans no study of a lifetime
 REPEATS = 5  # the fewest runs whose range holds the median in 94 % of studies (docs/statistics.md)
 
 
-class StudyFile(Model):
+class StudyFile(FrozenModel):
     """A file of conf/study."""
 
     question: Annotated[str, Field(min_length=1)]
@@ -56,12 +56,12 @@ class SweepSpec:
     auto: bool = False
 
 
-def read(words: Sequence[str]) -> SweepSpec:
+def read(arguments: Sequence[str]) -> SweepSpec:
     """Parse a command line; `study=NAME` takes its grids from conf/study, with the other words over theirs.
 
     Without other words it takes them from the study on disk as well.
     """
-    options, overrides = _options(words)
+    options, overrides = _options(arguments)
     parsed = grid.parse(overrides)
     over = [word for word in overrides if word not in parsed.output_settings.values()]
     files = plugins.files("study", _searchpath(parsed.output_settings))
@@ -72,7 +72,9 @@ def read(words: Sequence[str]) -> SweepSpec:
     name = options.get("study") or _name(parsed)
     question = options.get("question") or _question(parsed)
     settings = {word for setting, word in parsed.output_settings.items() if setting != SEARCH_PATH}
-    invocation = _invocation([word for word in words if word not in settings], options, seeds=parsed.seeds)
+    invocation = _invocation(
+        [word for word in arguments if word not in settings], options, seeds=parsed.seeds
+    )
     grids = ((parsed, invocation),)
     return SweepSpec(name, question, grids, parsed.output_settings, **_limits(options))
 
@@ -91,14 +93,14 @@ def named(
         output_root = sample_of(output_settings).output_root
         plan = study.load(study.folder(output_root, name))
         if plan is None:
-            begun = sorted(one.parent.name for one in (output_root / "studies").glob(f"*/{study.PLAN}"))
-            known = sorted({*files, *begun})
+            begun = sorted(path.parent.name for path in (output_root / "studies").glob(f"*/{study.PLAN}"))
+            choices = sorted({*files, *begun})
             if name.endswith(".yaml"):
                 hint = f"copy it to FOLDER/study, and write --config-dir FOLDER study={Path(name).stem}"
                 raise UserError(f"study={name} is a file, not the name of a study", hint=hint)
             raise UserError(
                 f"study={name}: there is no study {name!r} in conf/study or below {output_root}",
-                hint=f"choose one of {', '.join(known)}, or say what it measures: task=logreg workers=1,2",
+                hint=f"choose one of {', '.join(choices)}, or say what it measures: task=logreg workers=1,2",
             )
         return SweepSpec(name, plan.question, (), output_settings, **_limits(options))
     file = load_file(path)
@@ -107,13 +109,13 @@ def named(
         by_name = {word.partition("=")[0]: word for word in (*shlex.split(line), *over)}
         if any(word.startswith("seed=") for word in over):
             by_name.pop("repeats", None)  # as many as there are seeds
-        words = list(by_name.values())
-        own, overrides = _options(words)
+        arguments = list(by_name.values())
+        own, overrides = _options(arguments)
         parsed = grid.parse(overrides)
-        grids.append((parsed, _invocation(words, own | options, seeds=parsed.seeds)))
+        grids.append((parsed, _invocation(arguments, own | options, seeds=parsed.seeds)))
     limits = _limits(options)
     limits["max_usd"] = limits["max_usd"] or file.max_usd
-    limits["auto"] |= any(f"repeats={AUTO}" in invocation.words for _, invocation in grids)
+    limits["auto"] |= any(f"repeats={AUTO}" in invocation.overrides for _, invocation in grids)
     question = options.get("question") or file.question
     return SweepSpec(name, question, tuple(grids), output_settings, **limits)
 
@@ -137,8 +139,8 @@ def compose_points(spec: SweepSpec) -> Points:
     grids: list[dict[str, tuple[str, ...]]] = []
     faults: dict[str, str] = {}  # by their text: a fault of all points is told once
     for parsed, _ in spec.grids:
-        words: dict[str, tuple[str, ...]] = {}
-        grids.append(words)
+        overrides: dict[str, tuple[str, ...]] = {}
+        grids.append(overrides)
         for point in parsed.points:
             try:
                 experiment = _compose(point, spec)
@@ -147,7 +149,7 @@ def compose_points(spec: SweepSpec) -> Points:
                 continue
             key = identity.key(experiment)
             experiments[key] = experiment
-            words.setdefault(key, point)
+            overrides.setdefault(key, point)
     if faults:
         raise UserError("\n         ".join(faults.values()))
     return experiments, grids
@@ -157,11 +159,11 @@ def plan_experiments(
     plan: Study, experiments: Mapping[str, Experiment], spec: SweepSpec
 ) -> dict[str, Experiment]:
     """Return the experiments of all points of the plan by key; those of the sweep are composed already."""
-    return {point.key: experiments.get(point.key) or _compose(point.words, spec) for point in plan.points}
+    return {point.key: experiments.get(point.key) or _compose(point.overrides, spec) for point in plan.points}
 
 
-def _compose(words: Sequence[str], spec: SweepSpec) -> Experiment:
-    return compose.compose([*words, *spec.output_settings.values(), f"study={spec.name}"])
+def _compose(overrides: Sequence[str], spec: SweepSpec) -> Experiment:
+    return compose.compose([*overrides, *spec.output_settings.values(), f"study={spec.name}"])
 
 
 def require_measurable(wanted: Mapping[str, Experiment], spec: SweepSpec) -> None:
@@ -169,15 +171,17 @@ def require_measurable(wanted: Mapping[str, Experiment], spec: SweepSpec) -> Non
     if not wanted:
         raise UserError(f"study {spec.name} has no points", hint="say what it measures")
     if spec.max_usd is not None:
-        free = {one.hardware.name for one in wanted.values() if one.hardware.price is None}
+        free = {
+            experiment.hardware.name for experiment in wanted.values() if experiment.hardware.price is None
+        }
         if free:
             raise UserError(
                 f"max_usd= needs a price, hardware={', '.join(sorted(free))} has none",
                 hint="choose hardware with a price, or leave max_usd out",
             )
-    if spec.auto and any(one.target is None for one in wanted.values()):
+    if spec.auto and any(experiment.target is None for experiment in wanted.values()):
         raise UserError("repeats=auto compares times to a goal, and there is none", hint="repeats=5")
-    if any(one.force for one in wanted.values()):
+    if any(experiment.force for experiment in wanted.values()):
         raise UserError("a study measures a seed once", hint="raise repeats= instead of force=true")
 
 
@@ -188,24 +192,26 @@ def require_same_study(
 
     `extend=true` adds them on purpose. Words that restate all that the study has are no mistake.
     """
-    old, new = ([every[key] for key in every if (key in _keys(before)) == known] for known in (True, False))
+    old, new = ([every[key] for key in every if (key in _keys(before)) == flag] for flag in (True, False))
     if not old or not new or spec.extend:
         return
-    tasks = dict.fromkeys(one.task.name for one in old)
-    added = dict.fromkeys(one.task.name for one in new if one.task.name not in tasks)
+    tasks = dict.fromkeys(experiment.task.name for experiment in old)
+    added = dict.fromkeys(experiment.task.name for experiment in new if experiment.task.name not in tasks)
     if added:
         raise UserError(
             f"study={spec.name} measures task={','.join(tasks)}; this would add task={','.join(added)}",
             hint="another study=NAME keeps them apart; extend=true adds it",
         )
     given = {word.partition("=")[0] for parsed, _ in spec.grids for word in parsed.parameters}
-    first, *others = (point.words for point in before.points)
-    left_out = [w for w in first if all(w in words for words in others) and w.partition("=")[0] not in given]
-    fields = [identity.identity(one.plain()).items() for one in (*old, *new)]
+    first, *others = (point.overrides for point in before.points)
+    left_out = [
+        w for w in first if all(w in overrides for overrides in others) and w.partition("=")[0] not in given
+    ]
+    fields = [identity.identity(experiment.plain()).items() for experiment in (*old, *new)]
     fixed = set.intersection(*({(n, str(v)) for n, v in items} for items in fields[: len(old)]))
     same = all(fixed <= {(n, str(v)) for n, v in items} for items in fields[len(old) :])
     if left_out and not same and not _keys(before) <= wanted.keys():
-        command = shlex.join(["python", "-m", "mlbench.sweep", *left_out, *spec.grids[-1][1].words])
+        command = shlex.join(["python", "-m", "mlbench.sweep", *left_out, *spec.grids[-1][1].overrides])
         raise UserError(
             f"study={spec.name} measures {shlex.join(left_out)}, which is left out here",
             hint=f"{command}; another study=NAME keeps them apart; extend=true adds it",
@@ -229,11 +235,11 @@ def load_file(path: Path) -> StudyFile:
         ) from error
 
 
-def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def _options(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Split the words into options of the sweep itself and overrides."""
     options: dict[str, str] = {}
     overrides = []
-    for word in words:
+    for word in arguments:
         name, equals, value = word.partition("=")
         if equals and name in (*OPTIONS, "study"):
             options[name] = value
@@ -243,7 +249,7 @@ def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _invocation(
-    words: Sequence[str], options: Mapping[str, str], *, seeds: tuple[int, ...] | None
+    arguments: Sequence[str], options: Mapping[str, str], *, seeds: tuple[int, ...] | None
 ) -> Invocation:
     """Return the command line as the study's plan records it."""
     text = options.get("repeats", str(REPEATS))
@@ -256,8 +262,8 @@ def _invocation(
     if seeds is not None and "repeats" in options and int(text) != len(seeds):
         raise UserError(f"repeats={text} and {len(seeds)} given seeds contradict each other")
     repeats = int(text) if seeds is None else len(seeds)
-    recorded = tuple(without_credentials(word) for word in words)
-    return Invocation(at=clock.iso(clock.wall()), words=recorded, repeats=repeats)
+    recorded = tuple(without_credentials(word) for word in arguments)
+    return Invocation(at=clock.iso(clock.wall()), overrides=recorded, repeats=repeats)
 
 
 def _limits(options: Mapping[str, str]) -> dict[str, Any]:
@@ -297,7 +303,7 @@ def _searchpath(settings: Mapping[str, str]) -> tuple[str, ...]:
 def _name(parsed: grid.Grid) -> str:
     """Return a name that stays when a parameter gets more values: what varies, and a hash of the rest."""
     swept = parsed.swept
-    fixed = [words[0] for name, words in parsed.parameters.items() if name not in swept]
+    fixed = [overrides[0] for name, overrides in parsed.parameters.items() if name not in swept]
     task = next((word.partition("=")[2] for word in fixed if word.startswith("task=")), None)
     rest = sorted(word for word in fixed if not word.startswith("task="))
     parts = ([task] if task else []) + swept

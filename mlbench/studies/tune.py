@@ -202,12 +202,17 @@ def run_trial(config: dict[str, Any], *, context: TrialContext) -> dict[str, Any
         events.append(context.log, REFUSED, {"trial": trial.id, "reason": refusal})
         return {"status": "refused"}
     output = _output(context.folder / "logs", trial)
-    about = {"trial": trial.id, "words": list(trial.words), "repeat": trial.repeat, "seed": trial.seed}
+    about = {
+        "trial": trial.id,
+        "overrides": list(trial.overrides),
+        "repeat": trial.repeat,
+        "seed": trial.seed,
+    }
     before = {run.run_id for run in study.attempts([trial], context.output_root)[trial.id]}
     begun = clock.monotonic()
     with output.open("w") as target:
         process = subprocess.Popen(
-            [sys.executable, "-m", "mlbench.run", *trial.words, *context.output_settings],
+            [sys.executable, "-m", "mlbench.run", *trial.overrides, *context.output_settings],
             cwd=context.directory,
             env={**context.environment, PARENT_PID: str(os.getpid())},
             stdin=subprocess.DEVNULL,
@@ -233,7 +238,7 @@ def run_trial(config: dict[str, Any], *, context: TrialContext) -> dict[str, Any
 def _planned(context: TrialContext, trial: str) -> Trial:
     """Return a trial that was planned after this actor got its context."""
     plan = study.load(context.folder)
-    return next(one for one in (study.trials(plan) if plan else ()) if one.id == trial)
+    return next(candidate for candidate in (study.trials(plan) if plan else ()) if candidate.id == trial)
 
 
 def _waited_s(log: Path, pid: int) -> float:
@@ -278,7 +283,7 @@ class RunProgress:
 
     def __init__(self, output_root: Path, seed: int) -> None:
         self._logs = output_root, f"*-{seed:x}/{events.NAME}"
-        self._follower: events.Follower | None = None
+        self._follower: events.LogFollower | None = None
         self._epoch = self._epochs = 0.0
 
     def update(self) -> tuple[float, float] | None:
@@ -288,7 +293,7 @@ class RunProgress:
             running = [log for log in root.glob(pattern) if not (log.parent / "record.json").exists()]
             if not running:
                 return None
-            self._follower = events.Follower(max(running))
+            self._follower = events.LogFollower(max(running))
         for event in self._follower.take():
             if event["key"] == "run_configuration":
                 self._epochs = event["value"]["experiment"]["task"].get("epochs") or 0.0
@@ -314,21 +319,21 @@ class StudyMonitor:
         self.unmeasured: list[str] = []
         self.refusal = ""
         self._budget, self._folder, self._progress = budget, folder, progress
-        self._follower = events.Follower(folder / study.LOG)
+        self._follower = events.LogFollower(folder / study.LOG)
         self._follower.take()
         self._run: RunProgress | None = None  # of the run in progress
         self._pid: int | None = None  # its process
 
     @property
     def remaining(self) -> dict[str, Trial]:
-        return {name: one for name, one in list(self._trials.items()) if name not in self._ended_trials}
+        return {name: trial for name, trial in list(self._trials.items()) if name not in self._ended_trials}
 
     def update(self) -> None:
         """Process the new events."""
         for name, trial in self.remaining.items():
             if name not in self._shown:
                 self._shown.add(name)
-                self._progress.planned(shlex.join(trial.point.words))
+                self._progress.planned(shlex.join(trial.point.overrides))
         for event in self._follower.take():
             value = event["value"]
             if event["key"] == WAITING and value["pid"] == self._pid:
@@ -337,7 +342,7 @@ class StudyMonitor:
             if trial is None:
                 continue
             if event["key"] == STARTED:
-                self._progress.started(shlex.join(trial.words))
+                self._progress.started(shlex.join(trial.overrides))
                 self._run = RunProgress(self._folder.parent.parent, trial.seed)
                 self._pid = value["pid"]
             elif event["key"] == REFUSED:
@@ -351,14 +356,14 @@ class StudyMonitor:
         self._progress.redraw()
 
     def _ended(self, trial: Trial, value: dict[str, Any]) -> None:
-        words = shlex.join(trial.words)
+        overrides = shlex.join(trial.overrides)
         runs = study.attempts([trial], self._folder.parent.parent)[trial.id]
-        run = next((one for one in runs if one.run_id == value["run_id"]), None)
+        run = next((run for run in runs if run.run_id == value["run_id"]), None)
         if run is not None:
             self._budget.add(run, seconds=value["seconds"])
         if value["status"] not in FINISHED:
             error = format.last_line(value["error"] or "")
-            self.unmeasured.append(f"{words}: {value['status']}: {error}")
+            self.unmeasured.append(f"{overrides}: {value['status']}: {error}")
         self._progress.spent = self._budget.spent
-        self._progress.left = self._budget.left([one.point.key for one in self.remaining.values()])
-        self._progress.ended(words, run, value["error"], value["status"])
+        self._progress.left = self._budget.left([trial.point.key for trial in self.remaining.values()])
+        self._progress.ended(overrides, run, value["error"], value["status"])

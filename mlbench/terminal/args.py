@@ -295,19 +295,19 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
     return Args(name, arguments, settings, namespace)
 
 
-def check_overrides(words: Sequence[str]) -> None:
+def check_overrides(arguments: Sequence[str]) -> None:
     """Refuse words that cannot be overrides, with what was probably meant.
 
     Raises UserError for a word without "=", for several overrides in one word, and for a name given twice.
     """
     names: dict[str, str] = {}
-    for place, word in enumerate(words):
+    for index, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         if word.startswith(("+", "~")):
             meant = word.lstrip("+") if equals and word[0] == "+" else "name=value"
             raise UserError(f"{word}: keys cannot be added or removed", hint=f"write {meant}")
         if not equals or not name:
-            raise UserError(f"{word!r} is not of the form name=value", hint=_meant(words, place))
+            raise UserError(f"{word!r} is not of the form name=value", hint=_meant(arguments, index))
         text = name in overrides.VERBATIM or value[:1] in "\"'[{"
         if not text and re.search(r"\s[\w.]+=", value):
             parts = " ".join(shlex.quote(part) for part in word.split())
@@ -372,7 +372,7 @@ class _Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         parts = [super().format_help().strip("\n")]
-        parts += [section(*one) for one in self.sections()]
+        parts += [section(*entry) for entry in self.sections()]
         return "\n\n".join(parts) + "\n"
 
 
@@ -420,8 +420,8 @@ def _description(verb: Verb) -> str:
 
 def _near(name: str, verb: Verb) -> str | None:
     """Return the setting that is meant by an unknown name, None where a field of an experiment is nearer."""
-    known = [*verb.settings, *Experiment.model_fields]
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    names = [*verb.settings, *Experiment.model_fields]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
     return close[0] if close and close[0] in verb.settings else None
 
 
@@ -434,18 +434,21 @@ def _unknown_option(name: str, value: str, rest: Sequence[str], verb: Verb, labe
         return f"{name} is not an option", f"write {bare}={example}"
     if name in HYDRA and verb.overrides:
         return f"{name} is not an option of {label}", HYDRA[name]
-    known = [*verb.options, "--help", "--version"]
-    return f"{name} is not an option of {label}{suggest(name, known)}", f"{label} --help"
+    options = [*verb.options, "--help", "--version"]
+    return f"{name} is not an option of {label}{suggest(name, options)}", f"{label} --help"
 
 
-def _meant(words: Sequence[str], place: int) -> str:
+def _meant(arguments: Sequence[str], index: int) -> str:
     """Return what was probably meant by a word that is not of the form name=value."""
-    word = words[place]
-    before, after = words[place - 1] if place else "", words[place + 1] if place + 1 < len(words) else ""
+    word = arguments[index]
+    before, after = (
+        arguments[index - 1] if index else "",
+        arguments[index + 1] if index + 1 < len(arguments) else "",
+    )
     if before.endswith(","):
         return f"write {before}{word} without spaces"
     if word == "=" or after == "=" or after.startswith("=") or word.endswith("="):
-        name, value = (before, after) if word == "=" else (word, words[-1])
+        name, value = (before, after) if word == "=" else (word, arguments[-1])
         return f"write {name.strip('=')}={value.strip('=')} without spaces"
     if word in (*plugins.GROUPS, *Experiment.model_fields):
         return f"write {word}={after or 'VALUE'}"

@@ -5,7 +5,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlbench.analysis import pooling
-from mlbench.analysis.compare import POWER, Comparison, Measure, Pair, parsed, smallest_difference, times
+from mlbench.analysis.compare import (
+    POWER,
+    Comparison,
+    PointPair,
+    QuantityComparison,
+    parsed,
+    smallest_difference,
+    times,
+)
 from mlbench.analysis.points import Point
 from mlbench.record import format
 from mlbench.terminal import tables
@@ -65,7 +73,7 @@ def _label(point: Point, fields: Sequence[str]) -> str:
     return f"{point.task} {point.scale}, {workers}, {point.backend}, {point.hardware}{emulated}{more}"
 
 
-def _pair(pair: Pair, limit: float | None, fields: Sequence[str], markdown: bool) -> str:
+def _pair(pair: PointPair, limit: float | None, fields: Sequence[str], markdown: bool) -> str:
     if _label(pair.a, fields) == _label(pair.b, fields):  # what looks alike is told apart by what differs
         fields = sorted({*fields, *(name for name, _, _ in pair.differs[:MOST_FIELDS])})
     lines = [f"verdict: {_verdict(pair)}"]
@@ -89,7 +97,7 @@ def _pair(pair: Pair, limit: float | None, fields: Sequence[str], markdown: bool
     return "\n".join([*lines, *([tables.table(HEADINGS, rows)] if rows else []), *below])
 
 
-def _verdict(pair: Pair) -> str:
+def _verdict(pair: PointPair) -> str:
     """Return the verdict with its reason, and how many disturbed runs it leaves out or counts."""
     verdict = f"{pair.verdict}: {pair.why}"
     if pair.verdict in ("faster", "slower"):
@@ -103,16 +111,18 @@ def _verdict(pair: Pair) -> str:
     return verdict + (f"; {format.counted(counts, 'disturbed run')} counted" if counts else "")
 
 
-def _calibration(pair: Pair) -> str:
-    found = pair.calibration
-    if found.unknown:
-        return f"calibration: {found.unknown}, so the machines' speeds cannot be compared"
-    sides = (", ".join(pooling.rate(*one) for one in rates.items()) for rates in (found.a, found.b))
-    apart = f"; {found.difference.rpartition(', ')[2]}" if found.difference else ""
+def _calibration(pair: PointPair) -> str:
+    calibration = pair.calibration
+    if calibration.unknown:
+        return f"calibration: {calibration.unknown}, so the machines' speeds cannot be compared"
+    sides = (
+        ", ".join(pooling.rate(*item) for item in rates.items()) for rates in (calibration.a, calibration.b)
+    )
+    apart = f"; {calibration.difference.rpartition(', ')[2]}" if calibration.difference else ""
     return "calibration: A {}; B {}".format(*sides) + apart
 
 
-def _order(pair: Pair) -> str | None:
+def _order(pair: PointPair) -> str | None:
     order, runs = pair.order, pair.a.n + pair.b.n
     if order is None or runs < 3:
         return None
@@ -123,12 +133,12 @@ def _order(pair: Pair) -> str | None:
     return f"order: not interleaved, {how}: a change of the machine would look the same"
 
 
-def _smallest(pair: Pair) -> float | None:
+def _smallest(pair: PointPair) -> float | None:
     x, y, paired = times(pair.a, pair.b)
     return smallest_difference(x, y, paired=paired)
 
 
-def _power(pair: Pair) -> str | None:
+def _power(pair: PointPair) -> str | None:
     share = _smallest(pair)
     if share is None:
         return None
@@ -138,7 +148,7 @@ def _power(pair: Pair) -> str | None:
     )
 
 
-def _measured(measure: Measure) -> list[str]:
+def _measured(measure: QuantityComparison) -> list[str]:
     ratio = measure.ratio
     assert ratio is not None
     ends = "-" if ratio.low is None else f"{_number(ratio.low)} to {_number(ratio.high)}"
@@ -160,23 +170,23 @@ def _side(point: Point) -> dict[str, Any]:
     return {"key": point.key, "runs": [run.run_id for run in point.records], "left_out": point.left_out}
 
 
-def _plain_pair(pair: Pair) -> dict[str, Any]:
+def _plain_pair(pair: PointPair) -> dict[str, Any]:
     return {
         "a": _side(pair.a),
         "b": _side(pair.b),
         "differs": [{"field": name, "a": a, "b": b} for name, a, b in pair.differs],
         "notes": list(pair.notes),
         "measures": {
-            one.name: {
-                "a": one.a,
-                "b": one.b,
-                "paired": one.paired,
+            measure.name: {
+                "a": measure.a,
+                "b": measure.b,
+                "paired": measure.paired,
                 "ratio": ratio.value,
                 "low": ratio.low,
                 "high": ratio.high,
             }
-            for one in pair.measures
-            if (ratio := one.ratio)
+            for measure in pair.measures
+            if (ratio := measure.ratio)
         },  # fmt: skip
         "primary_metric": pair.primary_metric,
         "verdict": pair.verdict,

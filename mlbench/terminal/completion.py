@@ -41,18 +41,18 @@ def replies(shell: str, line: str, commands: Sequence[str]) -> list[str]:
 
     bash takes what follows the last = or : for the word; fish sets the spaces itself.
     """
-    words = shlex.split(line)[1:]
-    if not words or line[-1].isspace():
-        words.append("")
-    current = words[-1]
-    matches = [one for one in _candidates(words, commands) if one.startswith(current)]
+    arguments = shlex.split(line)[1:]
+    if not arguments or line[-1].isspace():
+        arguments.append("")
+    current = arguments[-1]
+    matches = [candidate for candidate in _candidates(arguments, commands) if candidate.startswith(current)]
     start = max(current.rfind("="), current.rfind(":")) + 1 if shell == "bash" else 0
-    return [one.rstrip() if shell == "fish" else one[start:] for one in matches]
+    return [match.rstrip() if shell == "fish" else match[start:] for match in matches]
 
 
-def _candidates(words: Sequence[str], commands: Sequence[str]) -> Iterator[str]:
-    """Yield whole words that the last of `words`, those after `mlbench`, may become."""
-    *before, current = words
+def _candidates(arguments: Sequence[str], commands: Sequence[str]) -> Iterator[str]:
+    """Yield whole words that the last of `arguments`, those after `mlbench`, may become."""
+    *before, current = arguments
     if not before:
         yield from (f"{name} " for name in (*commands, "--help", "--version", "--completion"))
         return
@@ -68,7 +68,7 @@ def _candidates(words: Sequence[str], commands: Sequence[str]) -> Iterator[str]:
     if equals:
         several = command.name == "sweep" or "FILTER" in verb.arguments
         done = current[: current.rfind(",") + 1] if several and "," in value else f"{field}="
-        yield from (f"{done}{one}{'' if several else ' '}" for one in _values(field, before))
+        yield from (f"{done}{choice}{'' if several else ' '}" for choice in _values(field, before))
         return
     yield from (f"{option} " for option in (*verb.options, "--help"))
     yield from (f"{name}=" for name in _names(verb, before))
@@ -97,8 +97,8 @@ def _values(field: str, before: Sequence[str]) -> list[str]:
         return list(_task(before).get("datasets", {}))
     if field == "status":
         return list(STATUSES)
-    known = Experiment.model_fields.get(field)
-    return list(_choices(known.annotation)) if known else []
+    definition = Experiment.model_fields.get(field)
+    return list(_choices(definition.annotation)) if definition else []
 
 
 def _choices(annotation: Any) -> Iterator[str]:

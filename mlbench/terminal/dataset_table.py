@@ -30,15 +30,15 @@ def text(overrides: list[str]) -> str:
     wanted: dict[str, list[str]] = {"task": list(tasks), "scale": ["official", "mini"]}
     for word in overrides:
         name, _, value = word.partition("=")
-        for one in value.split(",") if name in wanted else ():
-            if one not in (allowed := tasks if name == "task" else wanted[name]):
-                raise UserError(f"{name}={one} is unknown{suggest(one, list(allowed))}")
+        for choice in value.split(",") if name in wanted else ():
+            if choice not in (allowed := tasks if name == "task" else wanted[name]):
+                raise UserError(f"{name}={choice} is unknown{suggest(choice, list(allowed))}")
     given = {name: value.split(",") for name, _, value in (word.partition("=") for word in overrides)}
     overrides = [word for word in overrides if word.partition("=")[0] not in wanted]
     chosen = [
-        (task, scale, words)
+        (task, scale, options)
         for task, path in tasks.items()
-        for scale, words in (
+        for scale, options in (
             ("official", []),
             ("mini", []),
             *(("mini", [f"task.dataset={name}"]) for name in help.datasets(path)),
@@ -46,8 +46,8 @@ def text(overrides: list[str]) -> str:
         if task in given.get("task", wanted["task"]) and scale in given.get("scale", wanted["scale"])
     ]
     rows = [
-        [task, scale, *_cells(compose.compose([*overrides, f"task={task}", f"scale={scale}", *words]))]
-        for task, scale, words in chosen
+        [task, scale, *_cells(compose.compose([*overrides, f"task={task}", f"scale={scale}", *options]))]
+        for task, scale, options in chosen
     ]
     return tables.table(HEADINGS, rows, right=[name in ("on disk", "download") for name in HEADINGS])
 

@@ -69,18 +69,18 @@ def _sentences(record: Record) -> Rows:
 
 def profile(record: Record) -> Rows:
     """Return where the profiler's traces are, and the dearest operators, one a row."""
-    found = record.profile
-    if found is None:
+    result = record.profile
+    if result is None:
         return []
     device = "device" if record.experiment.backend.device == "cuda" else "CPU"
     where = (
-        f"{format.counted(found.steps, 'step')} of each rank, in the run's folder: {', '.join(found.files)}"
+        f"{format.counted(result.steps, 'step')} of each rank, in the run's folder: {', '.join(result.files)}"
     )
     rows = [("profile", f"{where}; https://ui.perfetto.dev opens rank0.trace.json")]
-    for number, one in enumerate(found.operators, start=1):
-        calls, seconds = format.counted(one.calls, "call"), format.duration(one.seconds)
-        share = f"{format.percent(one.share)} of {device} time"
-        rows.append((f"operator {number}", f"{one.name}: {share}, {calls}, {seconds}"))
+    for number, operator in enumerate(result.operators, start=1):
+        calls, seconds = format.counted(operator.calls, "call"), format.duration(operator.seconds)
+        share = f"{format.percent(operator.share)} of {device} time"
+        rows.append((f"operator {number}", f"{operator.name}: {share}, {calls}, {seconds}"))
     return rows
 
 

@@ -42,15 +42,15 @@ def full(record: Record, folder: Path) -> str:
 def again(record: Record) -> str:
     """Return the command that repeats the run: as it was given, with the seed that was drawn."""
     try:
-        words = [w for w in shlex.split(record.command) if not w.startswith(("seed=", "force="))]
+        command = [w for w in shlex.split(record.command) if not w.startswith(("seed=", "force="))]
     except ValueError:
         return ""  # no command line
-    if "--" in words:  # a launcher's command line, whose seed is its own
-        return without_credentials(shlex.join(words))
-    words.append(f"seed={record.seed}")
+    if "--" in command:  # a launcher's command line, whose seed is its own
+        return without_credentials(shlex.join(command))
+    command.append(f"seed={record.seed}")
     if record.status in FINISHED:
-        words.append("force=true")  # else the stored result would be shown
-    return without_credentials(shlex.join(words))
+        command.append("force=true")  # else the stored result would be shown
+    return without_credentials(shlex.join(command))
 
 
 def opening(uri: str) -> tuple[str, str]:

@@ -94,8 +94,8 @@ def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
     run = wrapped(f"{_measured(record)}, {_where(record)}", width - LABEL)
     ranked += [(3 if number else 2, _row("" if number else "run", line)) for number, line in enumerate(run)]
     late = stragglers.straggler(record.lateness, clock_error_s=record.clock_error_s)
-    told = wrapped(stragglers.sentence(late), width - LABEL) if late else []
-    ranked += [(2, _row("" if number else "late rank", line)) for number, line in enumerate(told)]
+    message = wrapped(stragglers.sentence(late), width - LABEL) if late else []
+    ranked += [(2, _row("" if number else "late rank", line)) for number, line in enumerate(message)]
     hint = wrapped(advice(record) or "", width - LABEL)[:SENTENCE_LINES]
     ranked += [(3, _row("" if number else "next", line)) for number, line in enumerate(hint)]
     ranked.append((2, _row("time", _time(record, width - LABEL))))
@@ -120,7 +120,7 @@ def doubts(record: Record, width: int) -> list[Text]:
     That a mini run is not official says nothing of this one: it is on the full card alone.
     """
     sentences = sorted(record.caveats, key=_lightness)
-    if record.oversubscribed and not any("oversubscribed" in one for one in record.caveats):
+    if record.oversubscribed and not any("oversubscribed" in caveat for caveat in record.caveats):
         sentences.append("oversubscribed: more threads than CPUs; excluded from speedups")
     sentences += [str(deviation) for deviation in record.deviations]
     if record.source != "mlbench" or record.imported:
@@ -129,11 +129,13 @@ def doubts(record: Record, width: int) -> list[Text]:
         sentences.append(f"copied: it was recorded in {record.recorded_in}")
     sentences += record.warnings[:1]
     serious = bool(sentences)
-    shown = {f"caveat: {one}" for one in record.caveats} | {f"deviation: {one}" for one in record.deviations}
-    reasons = [one for one in record.official_reasons if one not in shown]
+    shown = {f"caveat: {caveat}" for caveat in record.caveats} | {
+        f"deviation: {deviation}" for deviation in record.deviations
+    }
+    reasons = [reason for reason in record.official_reasons if reason not in shown]
     if reasons and record.status not in NO_RESULT and record.experiment.scale == "official":
         sentences.append(f"not official: {'; '.join(reasons)}")
-    text = wrapped("; ".join(format.printable(one) for one in sentences), width - 2)
+    text = wrapped("; ".join(format.printable(sentence) for sentence in sentences), width - 2)
     lines = [f"{'  ' if number else '! '}{line}" for number, line in enumerate(text)]
     return [Text(line, style="yellow" if serious else "dim") for line in _cut(lines, width)]
 

@@ -23,7 +23,7 @@ from mlbench.terminal.result_card import wrapped
 
 if TYPE_CHECKING:
     from mlbench.report import grouping
-    from mlbench.report.tables import Cell
+    from mlbench.report.tables import TableCell
 
 WIDTH = 79  # columns of a sentence
 INTERVAL = " (95 % interval)"
@@ -45,9 +45,9 @@ class PointProgress:
     def times(self) -> list[float]:
         """Seconds to the goal; a run that missed it counts as infinite."""
         return [
-            math.inf if one.time_to_accuracy is None else one.time_to_accuracy
-            for one in self.records
-            if one.goal is not None
+            math.inf if record.time_to_accuracy is None else record.time_to_accuracy
+            for record in self.records
+            if record.goal is not None
         ]
 
     @property
@@ -68,11 +68,13 @@ class PointProgress:
     @property
     def comparable(self) -> bool:
         """Whether the report may take a speed-up: noise leaves out a run there, other caveats its point."""
-        doubts = (set(one.caveats) - set(one.disturbances) for one in self.records)
-        return bool(self.times) and not any(one.oversubscribed for one in self.records) and not any(doubts)
+        doubts = (set(record.caveats) - set(record.disturbances) for record in self.records)
+        return (
+            bool(self.times) and not any(record.oversubscribed for record in self.records) and not any(doubts)
+        )
 
     @cached_property
-    def words(self) -> tuple[str, ...]:
+    def overrides(self) -> tuple[str, ...]:
         return tuple(shlex.split(self.label))
 
     def speedup(self, points: "Sequence[PointProgress]") -> str:
@@ -80,10 +82,10 @@ class PointProgress:
 
         "" without such a point, and where the report takes no speed-up (Point.exclusion_reason).
         """
-        others = {word for word in self.words if not word.startswith("workers=")}
+        others = {word for word in self.overrides if not word.startswith("workers=")}
         for base in points:
-            alike = {word for word in base.words if not word.startswith("workers=")} == others
-            if alike and "workers=1" in base.words and base.comparable and self.comparable:
+            alike = {word for word in base.overrides if not word.startswith("workers=")} == others
+            if alike and "workers=1" in base.overrides and base.comparable and self.comparable:
                 quotient = median(base.times) / median(self.times)
                 return f"{quotient:.2f}" if math.isfinite(quotient) and quotient else ""
         return ""
@@ -116,8 +118,8 @@ class SweepView(View):
         self._epoch: tuple[float, float] | None = None
         self._waits = False
         self._rows: dict[str, tuple[int, list[str]]] = {}  # cells by label, with the count they are of
-        common = self.points[0].words if len(self.points) > 1 else ()
-        self._common = [word for word in common if all(word in point.words for point in self.points)]
+        common = self.points[0].overrides if len(self.points) > 1 else ()
+        self._common = [word for word in common if all(word in point.overrides for point in self.points)]
 
     def elapsed(self) -> float:
         return self._now() - self._begin
@@ -128,18 +130,18 @@ class SweepView(View):
         self.line(text)
 
     @never_raises
-    def planned(self, words: str) -> None:
+    def planned(self, overrides: str) -> None:
         """Count one more run of the point with these overrides."""
         self.total += 1
         for point in self.points:
-            point.runs += point.label == words
+            point.runs += point.label == overrides
 
     @never_raises
-    def started(self, words: str) -> None:
-        """Show which run is in progress; `words` are the point's overrides and the seed."""
-        self._running, self._run_begin, self._epoch = words, self._now(), None
+    def started(self, overrides: str) -> None:
+        """Show which run is in progress; `overrides` are the point's overrides and the seed."""
+        self._running, self._run_begin, self._epoch = overrides, self._now(), None
         self._waits = False
-        self.line(f"{self.done + self.failed + 1}/{self.total} {words}")
+        self.line(f"{self.done + self.failed + 1}/{self.total} {overrides}")
 
     @never_raises
     def waiting(self, waits: bool) -> None:
@@ -154,13 +156,13 @@ class SweepView(View):
         self._epoch = epoch, epochs
 
     @never_raises
-    def ended(self, words: str, record: Record | None, error: str | None, status: str = "failed") -> None:
+    def ended(self, overrides: str, record: Record | None, error: str | None, status: str = "failed") -> None:
         """Show how a run ended, and what is left of the sweep."""
         self._running = ""
         if record is not None and record.status in FINISHED:
             self.done += 1
             for point in self.points:
-                if point.label == _point(words):
+                if point.label == _point(overrides):
                     point.records.append(record)
         self.failed += (record.status if record else status) == "failed"
         self.line(f"    {outcome(record, error, status)}")
@@ -187,22 +189,22 @@ class SweepView(View):
 
     def _short(self, point: PointProgress) -> str:
         """Return the words of a point that not all points share."""
-        return shlex.join(word for word in point.words if word not in self._common) or point.label
+        return shlex.join(word for word in point.overrides if word not in self._common) or point.label
 
     def _cells(self, point: PointProgress) -> list[str]:
         """Return median, interval and speed-up; computed again only where a run has ended."""
         count = self.done
-        known = self._rows.get(point.label)
-        if known is None or known[0] != count:
-            known = count, [point.median_time, point.interval(), point.speedup(self.points)]
-            self._rows[point.label] = known
-        return known[1]
+        row = self._rows.get(point.label)
+        if row is None or row[0] != count:
+            row = count, [point.median_time, point.interval(), point.speedup(self.points)]
+            self._rows[point.label] = row
+        return row[1]
 
     def _now_running(self) -> list[Table]:
         """Return the line of the run in progress: its point and seed, a bar over its epochs, its time."""
         if not self._running:
             return []
-        words = shlex.join(word for word in shlex.split(self._running) if word not in self._common)
+        overrides = shlex.join(word for word in shlex.split(self._running) if word not in self._common)
         seconds = format.whole(self._now() - self._run_begin)
         epoch, epochs = self._epoch or (0.0, 0.0)
         text = f"waiting for another run, {seconds}" if self._waits else f"running, {seconds}"
@@ -212,7 +214,7 @@ class SweepView(View):
         line.add_column(overflow="ellipsis", no_wrap=True, max_width=self.console.width // 2)
         line.add_column(ratio=1)
         line.add_column(no_wrap=True)
-        line.add_row(words, ProgressBar(total=epochs or 1.0, completed=epoch), text)
+        line.add_row(overrides, ProgressBar(total=epochs or 1.0, completed=epoch), text)
         return [line]
 
     def standing(self) -> str:
@@ -250,8 +252,8 @@ def answer(groups: "Sequence[grouping.Group]", *, markdown: bool = False) -> str
     for group in groups:
         points = report_tables.points(group)
         places = [number for number, heading in enumerate(points.headings) if heading in ANSWERS]
-        headings = [points.headings[place] + ANSWERS[points.headings[place]] for place in places]
-        rows = [[_text(row.cells[place]) for place in places] for row in points.rows]
+        headings = [points.headings[column] + ANSWERS[points.headings[column]] for column in places]
+        rows = [[_text(row.cells[column]) for column in places] for row in points.rows]
         network = f", {group.network}" if group.network else ""
         title = f"{group.task} {group.scale}, goal {group.goal or 'none'}{network}"
         if markdown:
@@ -263,10 +265,10 @@ def answer(groups: "Sequence[grouping.Group]", *, markdown: bool = False) -> str
     return "\n".join(parts).rstrip()
 
 
-def _text(cell: "Cell") -> str:
+def _text(cell: "TableCell") -> str:
     return f"{cell.text} ({cell.below})" if cell.below else cell.text
 
 
-def _point(words: str) -> str:
+def _point(overrides: str) -> str:
     """Return the overrides of a run's point: all but its seed."""
-    return words.rpartition(" seed=")[0]
+    return overrides.rpartition(" seed=")[0]

@@ -74,19 +74,19 @@ def export(folder: Path, target: Path, *, mllog: Callable[[Record, Log], str]) -
     return target
 
 
-def paths(words: Sequence[str]) -> list[Path]:
-    """Return the zip files that the words name: files, and folders with all zips below them, in order."""
+def paths(arguments: Sequence[str]) -> list[Path]:
+    """Return the zip files that the arguments name: files, and folders with all zips below them, in order."""
     archives: list[Path] = []
-    for place in map(Path, words):
-        if place.is_dir():
-            below = sorted(path for path in place.rglob("*.zip") if path.is_file())
+    for source in map(Path, arguments):
+        if source.is_dir():
+            below = sorted(path for path in source.rglob("*.zip") if path.is_file())
             if not below:
-                raise UserError(f"no zip file below {place}")
+                raise UserError(f"no zip file below {source}")
             archives += below
-        elif place.is_file():
-            archives.append(place)
+        elif source.is_file():
+            archives.append(source)
         else:
-            raise UserError(f"there is no file or folder {place}")
+            raise UserError(f"there is no file or folder {source}")
     return list(dict.fromkeys(archives))
 
 
@@ -107,7 +107,10 @@ def elapsed(zips: Sequence[Path]) -> Iterator[tuple[str, frozenset[float]]]:
     for path in zips:
         try:
             plain = _json(path, RECORD, _files(path)[0][RECORD])
-            yield str(plain["run_id"]), frozenset(float(one["elapsed"]) for one in plain["validations"])
+            yield (
+                str(plain["run_id"]),
+                frozenset(float(validation["elapsed"]) for validation in plain["validations"]),
+            )
         except (UserError, LookupError, TypeError, ValueError):
             continue
 
@@ -146,14 +149,14 @@ def _command(path: Path, command: str, result: Record) -> str:
     Addresses and folders are left out, as they are those of another machine.
     """
     try:
-        words = shlex.split(command)
+        arguments = shlex.split(command)
     except ValueError:
-        words = []
-    if words[:3] != RUN:
+        arguments = []
+    if arguments[:3] != RUN:
         raise _refusal(path, f"its command is none of {shlex.join(RUN)}")
     plain: dict[str, Any] = result.experiment.plain() | {"seed": result.seed}
     values = flatten(plain) | {group: plain[group]["name"] for group in plugins.GROUPS if group in plain}
-    return shlex.join([*RUN, *(_word(word, values) for word in words[3:] if _repeats(word, values))])
+    return shlex.join([*RUN, *(_word(word, values) for word in arguments[3:] if _repeats(word, values))])
 
 
 def _repeats(word: str, values: Mapping[str, Any]) -> bool:

@@ -190,14 +190,14 @@ def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
     if artifacts is not None and uri.startswith(SQLITE):
         Path(uri.removeprefix(SQLITE)).parent.mkdir(parents=True, exist_ok=True)
     client = MlflowClient(uri)
-    known = client.get_experiment_by_name(EXPERIMENT)
+    experiment = client.get_experiment_by_name(EXPERIMENT)
     if artifacts is None:
-        return TrackingClient(client, known.experiment_id, uri) if known else None
-    if known is not None:
-        return _described(client, known, uri)
-    place = artifacts.absolute().as_uri() if uri.startswith(DATABASES) else None
+        return TrackingClient(client, experiment.experiment_id, uri) if experiment else None
+    if experiment is not None:
+        return _described(client, experiment, uri)
+    location = artifacts.absolute().as_uri() if uri.startswith(DATABASES) else None
     try:
-        client.create_experiment(EXPERIMENT, artifact_location=place)
+        client.create_experiment(EXPERIMENT, artifact_location=location)
     except MlflowException:
         if client.get_experiment_by_name(EXPERIMENT) is None:  # another run may have just made it
             raise

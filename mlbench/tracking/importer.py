@@ -75,13 +75,13 @@ def delete(folder: Path, uri: str) -> bool:
         raise UserError(f"{folder.name} is still going on", hint="end it first, with Ctrl-C") from error
     try:
         with reachable(uri):
-            known = within(sync.ANSWER_S, lambda: _forget(folder.name, uri))
+            present = within(sync.ANSWER_S, lambda: _forget(folder.name, uri))
         shutil.rmtree(folder)  # removes links below it, never what they point to
     except OSError as error:
         raise UserError(f"cannot delete {folder}: {error.strerror}") from error
     finally:
         os.close(descriptor)
-    return known
+    return present
 
 
 def _forget(run_id: str, uri: str) -> bool:

@@ -75,10 +75,10 @@ def write(
     report = ui.link("", client.experiment_id, run, file="report.html")
     note = f"[All runs]({ui.link('', client.experiment_id)}) | [Report]({report})\n\n{summary.note}"
     client.log(run, metrics=metrics, tags=_tags(plan, summary) | {ui.NOTE: note})
-    place = study.folder(output_root, plan.name)
-    client.mlflow.log_artifact(run, str(place / study.PLAN))
-    if (place / study.REPORT).is_dir():
-        client.mlflow.log_artifacts(run, str(place / study.REPORT))
+    folder = study.folder(output_root, plan.name)
+    client.mlflow.log_artifact(run, str(folder / study.PLAN))
+    if (folder / study.REPORT).is_dir():
+        client.mlflow.log_artifacts(run, str(folder / study.REPORT))
     ours = {record.run_id for record in records}
     for child in client.search(f"tags.study = '{plan.name}'"):
         if child.data.tags.get(RUN_ID) in ours and child.data.tags.get(PARENT) != run:

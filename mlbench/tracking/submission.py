@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
-from mlbench.config.experiment import Model, PositiveFloat
+from mlbench.config.experiment import FrozenModel, PositiveFloat
 from mlbench.record import events, log_consistency, study
 from mlbench.record.attempts import History
 from mlbench.record.format import counted
@@ -39,21 +39,21 @@ Text = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^<>`|\[\]\
 Date = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
 
 
-class Interconnect(Model):
+class Interconnect(FrozenModel):
     """What joins the nodes, or the processors of the only one."""
 
     name: Text
     gbit_per_s: PositiveFloat | None  # of one node; None: not measured
 
 
-class PricePaid(Model):
+class PricePaid(FrozenModel):
     """What one node was really billed at."""
 
     usd_per_hour: PositiveFloat
     date: Date  # of the bill
 
 
-class Submission(Model):
+class Submission(FrozenModel):
     """What stands in submission.yaml."""
 
     entity: Text
@@ -102,7 +102,10 @@ def check(folder: Path) -> Checked:
         if isinstance(run, UserError):
             refusals.append(str(run))
             continue
-        refusals += [f"{run.run_id}: its log contradicts itself: {one}" for one in run.contradictions[:1]]
+        refusals += [
+            f"{run.run_id}: its log contradicts itself: {contradiction}"
+            for contradiction in run.contradictions[:1]
+        ]
         refusals += [f"{run.run_id}: {name!r} is no name of a part of a machine" for name in _marked(run)]
         if path.stem != run.run_id:
             refusals.append(f"{path.name} holds the run {run.run_id}, and has to have its name")
@@ -115,8 +118,8 @@ def check(folder: Path) -> Checked:
     for name in sorted({run.experiment.study or "" for run in records}):
         _of_a_study(folder, name, records, refusals, incomplete)
     names = {run.run_id for run in records}
-    known = study.histories(folder, runs=names) if not refusals else {}
-    return Checked(folder.parent.name, folder.name, about, records, refusals, incomplete, known)
+    histories = study.histories(folder, runs=names) if not refusals else {}
+    return Checked(folder.parent.name, folder.name, about, records, refusals, incomplete, histories)
 
 
 def export_studies(output_root: Path, records: Sequence[Record], to: Path) -> list[Path]:
@@ -139,9 +142,9 @@ def _of_the_folder(folder: Path) -> Iterator[str]:
         yield f"the folder {folder.parent.name!r} is no short name of who measured, e.g. epfl-mlo"
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
-        known = len(parts) == 1 and (parts[0] == FILE or path.suffix == ".zip")
-        known |= len(parts) == 3 and parts[0] == "studies" and parts[2] in STUDY_FILES
-        if path.is_symlink() or not (path.is_dir() or known and path.is_file()):
+        valid = len(parts) == 1 and (parts[0] == FILE or path.suffix == ".zip")
+        valid |= len(parts) == 3 and parts[0] == "studies" and parts[2] in STUDY_FILES
+        if path.is_symlink() or not (path.is_dir() or valid and path.is_file()):
             yield f"{'/'.join(parts)!r} is no file of a submission"
         elif path.is_file() and path.suffix != ".zip" and path.stat().st_size > MAX_BYTES:
             yield f"{'/'.join(parts)!r} is larger than {MAX_BYTES // 2**20} MiB"
@@ -153,9 +156,9 @@ def _about(path: Path, refusals: list[str]) -> Submission | None:
     except FileNotFoundError:
         refusals.append(f"it has no {FILE}")
     except ValidationError as error:
-        for one in error.errors():
-            field = ".".join(map(str, one["loc"])) or FILE
-            refusals.append(f"{FILE}: {field}: {one['msg'][:1].lower()}{one['msg'][1:]}")
+        for detail in error.errors():
+            field = ".".join(map(str, detail["loc"])) or FILE
+            refusals.append(f"{FILE}: {field}: {detail['msg'][:1].lower()}{detail['msg'][1:]}")
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         refusals.append(f"{FILE} cannot be read as YAML")
     return None
@@ -179,15 +182,15 @@ def _of_copies(folder: Path, records: Sequence[Record]) -> Iterator[str]:
         if other != folder
         for name, times in archive.elapsed(sorted(other.glob("*.zip")))
     ]
-    for place, (_, name, times) in enumerate(own):
-        for where, other, theirs in (*own[:place], *others):
+    for index, (_, name, times) in enumerate(own):
+        for where, other, theirs in (*own[:index], *others):
             if other == name or len(times & theirs) > SAME_TIMES * len(times):
                 yield f"{name} has the times of {other} of {where} to the last digit: it is a copy"
                 break
 
 
 def _times(run: Record) -> frozenset[float]:
-    return frozenset(one.elapsed for one in run.validations)
+    return frozenset(validation.elapsed for validation in run.validations)
 
 
 def _of_a_study(
@@ -195,15 +198,15 @@ def _of_a_study(
 ) -> None:
     """Hold runs against the plan and the log of the study that they name, and say where there is none."""
     runs = [run for run in records if (run.experiment.study or "") == name]
-    place = study.folder(folder, name)
-    if not name or not (place / study.PLAN).is_file():
+    study_folder = study.folder(folder, name)
+    if not name or not (study_folder / study.PLAN).is_file():
         incomplete.append(
             f"{counted(len(runs), 'run')} without a study's plan, so nobody knows how many were tried"
         )
         return
     try:
-        plan = study.load(place)
-        log = events.read(place / study.LOG) if (place / study.LOG).is_file() else []
+        plan = study.load(study_folder)
+        log = events.read(study_folder / study.LOG) if (study_folder / study.LOG).is_file() else []
         ended = {event["value"]["run_id"] for event in log if event["key"] == study.ENDED}
     except (UserError, LookupError, TypeError, OSError, RecursionError):
         refusals.append(f"the plan or the log of study {name} cannot be read")

@@ -62,21 +62,21 @@ def sync_runs(
         except (OSError, UserError) as error:
             yield SyncResult(folder.name, "failed", str(error))
             continue
-        place = uri or own or default_store(output_root)
-        if place not in complete:
+        store = uri or own or default_store(output_root)
+        if store not in complete:
             try:
-                complete[place] = uploaded_runs(place)
+                complete[store] = uploaded_runs(store)
             except UserError as error:
                 if uri:
                     raise
-                complete[place] = error
-        present = complete[place]
+                complete[store] = error
+        present = complete[store]
         if isinstance(present, UserError):
             yield SyncResult(run_id, "failed", str(present))
         elif run_id in present and (folder.name in usable or _readable(folder)):
             yield SyncResult(run_id, "present")
         else:
-            yield upload(folder, run_id, place, draw=draw)
+            yield upload(folder, run_id, store, draw=draw)
 
 
 def _opened(opening: Any) -> tuple[str, str | None]:

@@ -60,10 +60,10 @@ def link(server: str, experiment_id: str, run: str = "", *, view: str = TABLE, f
     """
     query = f"workflowType=machine_learning&viewStateShareKey={view}"
     query += "&compareRunsMode=CHART" if view != TABLE else ""
-    place = f"#/experiments/{experiment_id}/runs"
+    path = f"#/experiments/{experiment_id}/runs"
     if run:
-        place, query = f"{place}/{run}{file and f'/artifacts/{file}'}", "workflowType=machine_learning"
-    return f"{server.rstrip('/')}{server and '/'}{place}?{query}"
+        path, query = f"{path}/{run}{file and f'/artifacts/{file}'}", "workflowType=machine_learning"
+    return f"{server.rstrip('/')}{server and '/'}{path}?{query}"
 
 
 def port(text: str) -> int:
@@ -90,8 +90,8 @@ def serve(uri: str, experiment_id: str, run: str, *, port: int, show: Callable[[
                 f"port {port} is in use", hint=f"port={port + 1}, or open the server that uses it"
             )
     show(link(f"http://{HOST}:{port}", experiment_id, run))
-    words = ["mlflow", "server", "--host", HOST, "--port", str(port), "--backend-store-uri", uri]
-    os.execv(sys.executable, [sys.executable, "-m", *words])
+    arguments = ["mlflow", "server", "--host", HOST, "--port", str(port), "--backend-store-uri", uri]
+    os.execv(sys.executable, [sys.executable, "-m", *arguments])
 
 
 def _view(name: str, more: dict[str, Any], created_ms: int) -> str:

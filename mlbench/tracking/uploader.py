@@ -104,7 +104,7 @@ class RunUpload:
         self.run: str | None = None  # MLflow's id
         self._parent: str | None = None  # that of its study
         self.complete = False
-        self._follower = events.Follower(folder / events.NAME)
+        self._follower = events.LogFollower(folder / events.NAME)
         self._pending: list[dict[str, Any]] = []
         self._samples = 0  # that the events written so far have trained on
         self._client: TrackingClient | None = None

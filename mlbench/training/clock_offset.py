@@ -18,7 +18,7 @@ ROUNDS = 20  # exchanges an estimate; the fastest counts
 
 
 @dataclass
-class Estimate:
+class OffsetEstimate:
     """At `at` on this rank's clock, `offset` seconds lead to rank 0's, with an error of at most `error`."""
 
     at: float
@@ -35,7 +35,7 @@ class ClockOffset:
         # The first rank of each clock but rank 0's exchanges messages with rank 0.
         self._leaders = {clocks.index(clock) for clock in clocks} - {0}
         self._leader = clocks.index(clocks[worker.rank])
-        self.estimates: list[Estimate] = []
+        self.estimates: list[OffsetEstimate] = []
         self.measure()
 
     @property
@@ -47,7 +47,7 @@ class ClockOffset:
         """Estimate the offset anew and keep it beside the one before."""
         worker, now = self._worker, self._worker.timer.now
         if self.one_clock:
-            self.estimates = [Estimate(now(), 0.0, 0.0)]
+            self.estimates = [OffsetEstimate(now(), 0.0, 0.0)]
             return
         estimates = torch.zeros(worker.world_size, 3, dtype=torch.float64)
         for leader in sorted(self._leaders):
@@ -57,7 +57,7 @@ class ClockOffset:
                 self._answer()
         dist.broadcast(estimates, 0, group=worker.control)
         at, offset, error = estimates[self._leader].tolist() if self._leader else (now(), 0.0, 0.0)
-        self.estimates = [*self.estimates[-1:], Estimate(at, offset, error)]
+        self.estimates = [*self.estimates[-1:], OffsetEstimate(at, offset, error)]
 
     def to_common(self, at: np.ndarray) -> np.ndarray:
         """Return times on this rank's clock (s) as times on rank 0's."""

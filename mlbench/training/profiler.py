@@ -19,7 +19,7 @@ TRACE, EXECUTION_TRACE = "trace.json", "execution_trace.json"  # Chrome's trace 
 
 
 @dataclass
-class Profile:
+class RankProfile:
     """What one rank's profiler recorded.
 
     - operators: the dearest of this rank, as `record.Operator` has them.
@@ -35,7 +35,7 @@ class StepProfiler:
     """Records `steps` steps of this rank, after WARM_UP others."""
 
     def __init__(self, steps: int, *, rank: int, cuda: bool) -> None:
-        self._result: Profile | None = None
+        self._result: RankProfile | None = None
         self._steps, self._rank, self._cuda = steps, rank, cuda
         self._step = 0
         self._folder = tempfile.TemporaryDirectory()
@@ -62,7 +62,7 @@ class StepProfiler:
         if self._result is None:
             self._profiler.step()
 
-    def finish(self) -> Profile | None:
+    def finish(self) -> RankProfile | None:
         """End recording; None where training ended before it began."""
         if self._result is None:
             self._profiler.stop()
@@ -76,7 +76,7 @@ class StepProfiler:
         recorded.export_chrome_trace(self._path(TRACE))
         self._observer.unregister_callback()  # completes its file
         paths = sorted(Path(self._folder.name).glob("*.json"))
-        self._result = Profile(
+        self._result = RankProfile(
             steps=min(self._steps, self._step - WARM_UP),
             operators=_dearest(recorded, cuda=self._cuda),
             files={path.name: gzip.compress(path.read_bytes()) for path in paths},

@@ -13,7 +13,7 @@ from torch import nn
 
 from mlbench.record.messages import ValidationMessage
 from mlbench.record.phases import PhaseTimes
-from mlbench.training.profiler import Profile
+from mlbench.training.profiler import RankProfile
 
 if TYPE_CHECKING:
     from mlbench.training.loss_meter import LossMeter
@@ -166,7 +166,7 @@ class TaskResult:
     peak_memory_bytes: int | None = None  # that torch gave out on this rank's GPU; None: a CPU
     error: str | None = None  # why the status is `failed`
     table: list[dict[str, Any]] = field(default_factory=list)  # of tasks that measure without training
-    profile: Profile | None = None
+    profile: RankProfile | None = None
     energy_j: dict[str, float] = field(
         default_factory=dict
     )  # of this rank's node by part, to the last validation

@@ -11,7 +11,7 @@ from torch import nn
 
 from mlbench.config import complaints, plugins
 from mlbench.config.errors import UserError, suggest
-from mlbench.config.experiment import Precision, Sync
+from mlbench.config.experiment import Precision, SyncConfig
 from mlbench.training.sync import compression
 from mlbench.training.sync import strategy as strategies
 from mlbench.training.timer import PhaseTimer
@@ -95,7 +95,7 @@ def synchronise(
     return Synchronised(strategies.synchronise(model, optimizer, worker), optimizer)
 
 
-def configuration(name: str, settings: dict[str, Any]) -> Sync:
+def configuration(name: str, settings: dict[str, Any]) -> SyncConfig:
     """Return the values of a strategy's file with those settings; UserError for what it does not take."""
     if name in METHODS:
         name, settings = "compression", {"method": name} | settings

@@ -106,13 +106,13 @@ class PhaseTimer:
             if self.heartbeat_due():
                 self.heartbeat()
         self._samples += samples
-        self._place = place = self._place + 1
+        self._place = position = self._place + 1
         if self.stamping:
             self._stamped += 1
             if self._stamped % RESOLVE_EVERY == 0:
                 self._resolve_older()
             self.end_phase("metrics")
-        if place >= self._decide_at:
+        if position >= self._decide_at:
             self._choose()
 
     def bucket_launched(self) -> Any:

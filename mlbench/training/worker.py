@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from mlbench.config.experiment import Sync
+from mlbench.config.experiment import SyncConfig
 from mlbench.config.goal import Goal
 from mlbench.record.messages import Heartbeat, Report
 from mlbench.training.sync import ddp
@@ -45,7 +45,7 @@ class Worker:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     seed: int = 0
     data_root: Path = Path("data")
-    sync: Sync = field(default_factory=lambda: ddp.Config(name="ddp", bucket_cap_mb=25))
+    sync: SyncConfig = field(default_factory=lambda: ddp.Config(name="ddp", bucket_cap_mb=25))
     backend: str = "gloo"  # the name in conf/backend
     timer: PhaseTimer = field(default_factory=PhaseTimer)
     goal: Goal | None = None

@@ -11,7 +11,7 @@ torchvision_ops.load()  # transformers imports torchvision, whose wheel asks for
 
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments  # noqa: E402  # pyright: ignore[reportMissingImports]
 
-from mlbench.adapters.huggingface import Goal  # noqa: E402
+from mlbench.adapters.huggingface import GoalCallback  # noqa: E402
 
 torch.manual_seed(0)
 rows = [{"input_ids": torch.arange(8) % 4, "labels": torch.arange(8) % 4} for _ in range(32)]
@@ -29,5 +29,5 @@ arguments = TrainingArguments(
 )
 trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=rows[:8])
 with mlbench.measure("eval_loss", 0.5, direction="min") as run:
-    trainer.add_callback(Goal(run))
+    trainer.add_callback(GoalCallback(run))
     trainer.train()

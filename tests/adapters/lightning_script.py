@@ -12,7 +12,7 @@ torchvision_ops.load()  # Lightning imports torchvision, whose wheel asks for a 
 from lightning.pytorch import LightningModule, Trainer  # noqa: E402  # pyright: ignore[reportMissingImports]
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from mlbench.adapters.lightning import Measure  # noqa: E402
+from mlbench.adapters.lightning import MeasureCallback  # noqa: E402
 
 
 class Line(LightningModule):
@@ -39,7 +39,7 @@ torch.manual_seed(0)
 rows = torch.randn(64, 8)
 loader = DataLoader(TensorDataset(rows, rows.sum(1, keepdim=True)), batch_size=16)
 quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-measure = Measure("val_loss", 0.05, direction="min")
+measure = MeasureCallback("val_loss", 0.05, direction="min")
 Trainer(
     max_epochs=50,
     accelerator="cpu",

@@ -24,9 +24,9 @@ def require(library: str) -> None:
         pytest.skip(f"needs {library}")
 
 
-def train(name: str, *words: str, workers: int, at: Path) -> subprocess.CompletedProcess[str]:
+def train(name: str, *arguments: str, workers: int, at: Path) -> subprocess.CompletedProcess[str]:
     script = str(Path(__file__).parent / f"{name}_script.py")
-    command = [sys.executable, *(TORCHRUN if workers > 1 else []), script, *words]
+    command = [sys.executable, *(TORCHRUN if workers > 1 else []), script, *arguments]
     environment = {**os.environ, **OFFLINE, "PYTHONPATH": MODULES}
     return subprocess.run(
         command, cwd=at, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
@@ -45,14 +45,14 @@ def test_a_trainer_ends_at_its_goal(
     name: str, library: str, metric: str, goal: float, workers: int, tmp_path: Path
 ) -> None:
     require(library)
-    words = [str(tmp_path / "output")] if name == "huggingface" else []
-    done = train(name, *words, workers=workers, at=tmp_path)
+    arguments = [str(tmp_path / "output")] if name == "huggingface" else []
+    done = train(name, *arguments, workers=workers, at=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(f"GOAL REACHED: {metric}") == 1
     (path,) = tmp_path.glob("runs/*/record.json")
     record = load(path)
     assert (record.status, record.workers, record.contradictions) == ("goal_reached", workers, [])
-    values = [one.metrics[metric] or 1.0 for one in record.validations]
+    values = [validation.metrics[metric] or 1.0 for validation in record.validations]
     assert values[-1] <= goal < min(values[:-1])
     assert record.steps == len(values) * 4 // workers  # 4 batches an epoch, shared out
     assert record.phases["forward"].mean > 0 and record.phases["data_wait"].mean > 0

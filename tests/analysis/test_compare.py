@@ -31,31 +31,31 @@ SLOW = [12.0, 12.3, 11.9, 12.1, 12.2]
 
 
 def runs(
-    times: Sequence[float | None], *words: str, seeds: Sequence[int] | None = None, **changes: Any
+    times: Sequence[float | None], *overrides: str, seeds: Sequence[int] | None = None, **changes: Any
 ) -> list[Record]:
     """Return one run a time in seconds, None for one that missed its goal."""
-    found = []
-    key = identity.key(experiment(*words))
+    records = []
+    key = identity.key(experiment(*overrides))
     for number, seconds in enumerate(times):
         own = {
-            "run_id": f"run-{'-'.join(words)}-{number}",
+            "run_id": f"run-{'-'.join(overrides)}-{number}",
             "key": key,
             "seed": seeds[number] if seeds else 100 * zlib.crc32(key.encode()) + number,
             "time_to_accuracy": seconds,
             "status": "goal_not_reached" if seconds is None else "goal_reached",
             "samples_per_s": 1000.0 / (seconds or 20.0),
         }
-        found.append(record(*words, **own | changes))
-    return found
+        records.append(record(*overrides, **own | changes))
+    return records
 
 
-def only(found: comparison.Comparison) -> comparison.Pair:
-    (pair,) = found.pairs
+def only(result: comparison.Comparison) -> comparison.PointPair:
+    (pair,) = result.pairs
     return pair
 
 
-def measured(pair: comparison.Pair, name: str) -> comparison.Measure:
-    return next(one for one in pair.measures if one.name == name)
+def measured(pair: comparison.PointPair, name: str) -> comparison.QuantityComparison:
+    return next(measure for measure in pair.measures if measure.name == name)
 
 
 def test_a_ratio_is_bs_median_over_as() -> None:
@@ -78,22 +78,22 @@ def test_the_other_way_round_it_is_faster() -> None:
 
 
 def test_chance_is_no_difference() -> None:
-    one, other = [10.0, 11.0, 12.0, 13.0, 14.0], [10.5, 11.5, 12.5, 12.9, 13.6]
-    pair = only(compare(runs(one, "workers=2"), runs(other, "workers=1")))
+    first, second = [10.0, 11.0, 12.0, 13.0, 14.0], [10.5, 11.5, 12.5, 12.9, 13.6]
+    pair = only(compare(runs(first, "workers=2"), runs(second, "workers=1")))
     assert pair.verdict == "no difference shown"
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "told"),
+    ("a", "b", "sentence"),
     [
         ([10.0], [20.0], "one run per side: no difference can be shown, run at least 3"),
         ([10.0], SLOW, "one run in A"),
         (FAST, [20.0], "one run in B"),
     ],
 )
-def test_one_run_shows_nothing(a: list[float], b: list[float], told: str) -> None:
+def test_one_run_shows_nothing(a: list[float], b: list[float], sentence: str) -> None:
     pair = only(compare(runs(a, "workers=2"), runs(b, "workers=1"), limit=0.05))
-    assert pair.verdict == "no verdict" and told in pair.why
+    assert pair.verdict == "no verdict" and sentence in pair.why
     ratio = measured(pair, "time_to_accuracy").ratio
     assert ratio and ratio.value and ratio.low is None and ratio.high is None
     assert pair.regression is None, "no verdict and no gate"
@@ -112,10 +112,10 @@ def test_equal_seeds_make_pairs_that_show_more() -> None:
 
 def test_pairs_are_told_by_seed_and_not_by_order() -> None:
     a, b = [10.0, 20.0, 40.0, 80.0], [10.2, 20.4, 40.8, 81.6]
-    one = compare(runs(a, "workers=2", seeds=[1, 2, 3, 4]), runs(b, "workers=1", seeds=[1, 2, 3, 4]))
-    other = compare(runs(a, "workers=2", seeds=[1, 2, 3, 4]), runs(b[::-1], "workers=1", seeds=[4, 3, 2, 1]))
-    assert measured(only(one), "time_to_accuracy") == measured(only(other), "time_to_accuracy")
-    assert only(one).verdict == only(other).verdict == "slower"
+    first = compare(runs(a, "workers=2", seeds=[1, 2, 3, 4]), runs(b, "workers=1", seeds=[1, 2, 3, 4]))
+    second = compare(runs(a, "workers=2", seeds=[1, 2, 3, 4]), runs(b[::-1], "workers=1", seeds=[4, 3, 2, 1]))
+    assert measured(only(first), "time_to_accuracy") == measured(only(second), "time_to_accuracy")
+    assert only(first).verdict == only(second).verdict == "slower"
 
 
 def test_a_paired_interval_is_that_of_all_resamples() -> None:
@@ -182,7 +182,7 @@ def test_a_page_of_equal_curves_calls_none_slower_in_95_of_100(curves: int, coun
     for seed in range(pages):
         samples = np.exp(np.random.default_rng(seed).normal(0, 0.2, size=(curves, count)))
         best = int(np.argmin(np.median(samples, axis=1)))
-        lows = [comparison.bootstrap.ratio(one, samples[best], resamples=1000).low for one in samples]
+        lows = [comparison.bootstrap.ratio(sample, samples[best], resamples=1000).low for sample in samples]
         alone += any(low is not None and low > 1 for i, low in enumerate(lows) if i != best)
         wrong += bool(comparison.slower_of_all(samples.tolist()))
     assert wrong <= binom.ppf(0.999, pages, 0.05)
@@ -217,10 +217,10 @@ def test_each_of_many_pairs_needs_more_than_alone() -> None:
         equal = [10 * math.exp(0.2 * x) for x in random.standard_normal(6)]
         many_a += runs(fast if i == 0 else equal[:3], "workers=1", "division=open", word)
         many_b += runs(slow if i == 0 else equal[3:], "workers=2", "division=open", word)
-    found = {pair.why: pair.verdict for pair in compare(many_a, many_b, limit=0.0).pairs}
-    assert "slower" not in found.values() and "faster" not in found.values()
-    why = next(why for why in found if why.startswith("alone the test would show"))
-    assert found[why] == "inconclusive" and "as one of 6 comparisons it does not" in why
+    verdicts = {pair.why: pair.verdict for pair in compare(many_a, many_b, limit=0.0).pairs}
+    assert "slower" not in verdicts.values() and "faster" not in verdicts.values()
+    why = next(why for why in verdicts if why.startswith("alone the test would show"))
+    assert verdicts[why] == "inconclusive" and "as one of 6 comparisons it does not" in why
     gate = compare(many_a, many_b, limit=0.0).pairs
     assert not any(pair.regression for pair in gate)
 
@@ -255,22 +255,22 @@ def test_every_point_is_compared_with_the_one_that_differs_in_what_the_sides_dif
         + runs(FAST, "workers=2", "task=logreg")
         + runs(FAST, "workers=2", "task=gnmt")
     )
-    found = compare(a, b)
-    verdicts = {pair.a.task: pair.verdict for pair in found.pairs}
+    result = compare(a, b)
+    verdicts = {pair.a.task: pair.verdict for pair in result.pairs}
     assert verdicts == {"resnet20": "slower", "logreg": "faster"}
-    assert all(pair.a.task == pair.b.task for pair in found.pairs)
-    assert [point.task for point in found.only_b] == ["gnmt"] and not found.only_a
+    assert all(pair.a.task == pair.b.task for pair in result.pairs)
+    assert [point.task for point in result.only_b] == ["gnmt"] and not result.only_a
 
 
 def test_two_studies_are_compared_point_by_point() -> None:
     before = runs(FAST, "workers=1", mlbench="0.1.0") + runs(SLOW, "workers=2", mlbench="0.1.0")
     after = runs(FAST, "workers=1", mlbench="0.2.0") + runs(FAST, "workers=2", mlbench="0.2.0")
-    after = [one.model_copy(update={"run_id": f"new-{one.run_id}", "key": f"new{one.key}"}) for one in after]
-    found = compare(before, after)
-    assert [(pair.a.workers, pair.b.workers, pair.verdict) for pair in found.pairs] == [
+    after = [run.model_copy(update={"run_id": f"new-{run.run_id}", "key": f"new{run.key}"}) for run in after]
+    result = compare(before, after)
+    assert [(pair.a.workers, pair.b.workers, pair.verdict) for pair in result.pairs] == [
         (1, 1, "no difference shown"), (2, 2, "faster"),
     ]  # fmt: skip
-    assert all([field for field, _, _ in pair.differs] == ["mlbench"] for pair in found.pairs)
+    assert all([field for field, _, _ in pair.differs] == ["mlbench"] for pair in result.pairs)
 
 
 def test_points_without_any_partner_are_a_mistake() -> None:
@@ -365,17 +365,17 @@ def test_how_often_chance_alone_loses_a_goal_is_as_documented(count: int, docume
 
 
 def test_the_command_fails_where_the_goal_is_lost(tmp_path: Path, capsys: Any) -> None:
-    for one in [*runs(FAST[:3], "workers=1"), *runs([None] * 3, "workers=2")]:
-        (tmp_path / one.run_id).mkdir()
-        save(one, tmp_path / one.run_id)
-    words = ["compare", "workers=1", "workers=2", f"output_root={tmp_path}"]
-    assert results.main(words) == 0
-    assert results.main([*words, "--fail-if-slower", "5%"]) == 1
+    for run in [*runs(FAST[:3], "workers=1"), *runs([None] * 3, "workers=2")]:
+        (tmp_path / run.run_id).mkdir()
+        save(run, tmp_path / run.run_id)
+    arguments = ["compare", "workers=1", "workers=2", f"output_root={tmp_path}"]
+    assert results.main(arguments) == 0
+    assert results.main([*arguments, "--fail-if-slower", "5%"]) == 1
     assert "3 of B's 3 runs missed the goal, of A's 0 of 3" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "message"),
     [
         (("task.validation=split",), "task.validation is test in A and split in B"),
         (
@@ -384,11 +384,11 @@ def test_the_command_fails_where_the_goal_is_lost(tmp_path: Path, capsys: Any) -
         ),
     ],
 )
-def test_other_data_is_another_task(words: tuple[str, ...], told: str) -> None:
+def test_other_data_is_another_task(overrides: tuple[str, ...], message: str) -> None:
     """The name of the data set and the goal stay as they are; the rows do not."""
     ours = ("task=logreg", "workers=2")
-    with pytest.raises(UserError, match=told):
-        compare(runs(FAST, *ours), runs(FAST, *ours, "division=open", *words))
+    with pytest.raises(UserError, match=message):
+        compare(runs(FAST, *ours), runs(FAST, *ours, "division=open", *overrides))
 
 
 def test_a_data_set_that_was_prepared_otherwise_is_another_one() -> None:
@@ -413,8 +413,8 @@ def test_an_interval_that_excludes_1_with_too_few_runs_is_inconclusive_and_not_n
 def test_a_field_that_one_side_lacks_and_the_other_leaves_empty_keeps_nobody_apart() -> None:
     """Of two tasks and one of them, only the field of the other task is missing; both read as null."""
     a = [*runs(FAST, "task=resnet20"), *runs(FAST, "task=logreg")]
-    found = compare(a, runs(SLOW, "task=resnet20", "workers=1", seeds=[50, 51, 52, 53, 54]))
-    assert [pair.a.task for pair in found.pairs] == ["resnet20"]
+    result = compare(a, runs(SLOW, "task=resnet20", "workers=1", seeds=[50, 51, 52, 53, 54]))
+    assert [pair.a.task for pair in result.pairs] == ["resnet20"]
 
 
 def test_equal_medians_are_no_difference_whatever_a_t_test_says() -> None:
@@ -473,7 +473,7 @@ def test_memory_that_is_slower_is_a_slower_machine() -> None:
     ("nodes", "unknown"),
     [
         (calibrated([None]), "not measured in B"),
-        ([{**one, "calibration": one["calibration"] | {"threads": 1.0}} for one in calibrated([100])],
+        ([{**node, "calibration": node["calibration"] | {"threads": 1.0}} for node in calibrated([100])],
          "measured with 2 CPUs in A and 1 in B"),
     ],
 )  # fmt: skip
@@ -495,13 +495,14 @@ def test_more_nodes_are_no_slower_machine() -> None:
 
 def test_of_a_gpu_s_run_the_gpu_s_speed_counts() -> None:
     def nodes(rate: float) -> list[dict[str, Any]]:
-        (one,) = calibrated([200])
-        return [{**one, "calibration": one["calibration"] | {"cuda_gemm_flops_per_s": 1e12 * rate}}]
+        (node,) = calibrated([200])
+        return [{**node, "calibration": node["calibration"] | {"cuda_gemm_flops_per_s": 1e12 * rate}}]
 
-    words = ("backend=nccl", "hardware=gcp_n1_t4")
+    overrides = ("backend=nccl", "hardware=gcp_n1_t4")
     pair = only(
         compare(
-            runs(FAST, "workers=2", *words, nodes=nodes(8)), runs(SLOW, "workers=1", *words, nodes=nodes(6))
+            runs(FAST, "workers=2", *overrides, nodes=nodes(8)),
+            runs(SLOW, "workers=1", *overrides, nodes=nodes(6)),
         )
     )
     assert "calibrated at 8 TFLOP/s and 6 TFLOP/s" in pair.why
@@ -532,7 +533,7 @@ def test_it_says_whether_the_sides_took_turns(sides: str, order: tuple[str, int,
         some[side] += runs([10 + 0.01 * number], word, started_at=start, run_id=f"{number}", seed=number)
     compared = compare(some["A"], some["B"])
     assert only(compared).order == comparison.Order(*order)
-    (line,) = [one for one in shown.text(compared, limit=None).splitlines() if one.startswith("order")]
+    (line,) = [line for line in shown.text(compared, limit=None).splitlines() if line.startswith("order")]
     if order[2]:
         assert f"interleaved ({order[1]} blocks of {len(sides)} runs)" in line
     else:
@@ -553,14 +554,14 @@ def test_the_smallest_difference_is_found_in_four_of_five_comparisons(
     assert share is not None
     cov = np.cov(np.log(a), np.log(b)) if paired else np.eye(2) * spread**2
     drawn = np.exp(np.random.default_rng(5).multivariate_normal([0, 0], cov, size=(200, count)))
-    found = sum(
+    positives = sum(
         comparison._significantly_above(
             list(pairs[:, 0]), list((1 + share) * pairs[:, 1]), 1.0, paired=paired
         )
         for pairs in drawn
     )
     # 200 and 400 simulated comparisons: 80 % with a standard error of 3.5 points together.
-    assert 0.69 <= found / 200 <= 0.91
+    assert 0.69 <= positives / 200 <= 0.91
 
 
 def test_without_a_spread_nothing_is_said_of_power() -> None:
@@ -609,12 +610,12 @@ def test_the_documentation_has_the_tables_of_the_script(page: str, table: str) -
     titles = cells_of(header)
     assert titles in [line[: len(titles)] for line in stated]
     for simulated in map(cells_of, rows):
-        (told,) = [line for line in stated if line[:1] == simulated[:1] and len(line) >= len(titles)]
-        for title, one, other in zip(titles[1:], simulated[1:], told[1:], strict=False):
-            shares = zip(*(map(float, re.findall(r"[\d.]+", cell)) for cell in (one, other)), strict=True)
+        (expected,) = [line for line in stated if line[:1] == simulated[:1] and len(line) >= len(titles)]
+        for title, value, other in zip(titles[1:], simulated[1:], expected[1:], strict=False):
+            shares = zip(*(map(float, re.findall(r"[\d.]+", cell)) for cell in (value, other)), strict=True)
             for here, there in shares:
                 error = 100 * math.sqrt(max(0.02, there / 100 * (1 - there / 100)) / pairs)
-                assert abs(here - there) <= (0.3 * there if title.startswith("80 %") else 4 * error), told
+                assert abs(here - there) <= (0.3 * there if title.startswith("80 %") else 4 * error), expected
 
 
 def cells_of(line: str) -> list[str]:
@@ -635,10 +636,10 @@ def disturbed(times: Sequence[float | None], word: str, first: int = 0, **change
 
 def test_runs_of_which_all_were_disturbed_have_no_verdict() -> None:
     a, b = disturbed(FAST[:3], "workers=1"), disturbed(SLOW[:3], "workers=2", first=3)
-    found = compare(a, b, limit=0.05)
-    pair = only(found)
+    result = compare(a, b, limit=0.05)
+    pair = only(result)
     assert (pair.verdict, pair.regression) == ("no verdict", None)
-    verdict, gate, *_ = shown.text(found, limit=0.05).splitlines()
+    verdict, gate, *_ = shown.text(result, limit=0.05).splitlines()
     assert verdict == "verdict: no verdict: all 6 runs disturbed (--with-disturbed counts them)"
     assert gate == "B slower by more than 5 %: no verdict"
     both = compare(a, b, limit=0.05, with_disturbed=True)
@@ -671,7 +672,7 @@ def test_caveats_that_differ_in_numbers_are_one_line() -> None:
         some = runs(FAST[:3], word)
         both = [[kind.format(f"{k}.{word[-1]}") for kind in (BUSY, steal)] for k in range(3)]
         changes = [{"caveats": sentences, "disturbances": sentences} for sentences in both]
-        sides.append([run.model_copy(update=one) for run, one in zip(some, changes, strict=True)])
+        sides.append([run.model_copy(update=change) for run, change in zip(some, changes, strict=True)])
     assert sorted(only(compare(*sides)).notes) == [
         f"A and B: {kind.format('0.1')} (and 5 like it)" for kind in (BUSY, steal)
     ]

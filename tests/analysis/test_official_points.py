@@ -39,8 +39,8 @@ def stopped(seed: int, *, after: float) -> Record:
 
 
 def point(records: list[Record], history: History = DRAWN) -> Point:
-    (one,) = points(records, histories={"k": history})
-    return one
+    (result,) = points(records, histories={"k": history})
+    return result
 
 
 def certainty(records: list[Record], history: History = DRAWN) -> str:
@@ -80,16 +80,16 @@ def test_every_reason_why_a_point_is_not_official(
 
 def test_deleted_interrupted_and_repeated_attempts_are_in_the_third_sentence() -> None:
     again = studies.run(2, 1, time=30.0).model_copy(update={"key": "k", "run_id": "again"})
-    told = certainty(
+    sentence = certainty(
         [*runs(), again, stopped(9, after=1.0)], DRAWN._replace(deleted=frozenset({"gone", "too"}))
     )
-    assert "of 9 attempts: 1 interrupted, 2 deleted, 1 repeated" in told
+    assert "of 9 attempts: 1 interrupted, 2 deleted, 1 repeated" in sentence
 
 
 def test_an_interrupted_run_that_trained_longer_than_the_median_counts_as_missed() -> None:
     assert point([*runs(), stopped(9, after=11.9)]).n == 5
-    one = point([*runs(), stopped(9, after=12.0)])
-    assert one.n == 6 and one.median_s == pytest.approx(12.5) and math.inf in one.times
+    result = point([*runs(), stopped(9, after=12.0)])
+    assert result.n == 6 and result.median_s == pytest.approx(12.5) and math.inf in result.times
     # The longest makes the median larger, so that the next, above the old one, tells nothing.
     both = point([*runs(), stopped(8, after=12.2), stopped(9, after=13.0)])
     assert both.n == 6
@@ -106,24 +106,24 @@ def test_the_five_lucky_of_ten_seeds_are_not_the_median_of_all() -> None:
 
 def test_runs_whose_log_contradicts_itself_count_nowhere_and_are_told() -> None:
     bad = runs()[0].model_copy(update={"contradictions": ["x"], "caveats": ["the log contradicts itself: x"]})
-    one = point([bad, *runs()[1:]])
-    assert one.n == 4 and one.caveats == () and "of its seeds 1 have no result" in one.unofficial
+    result = point([bad, *runs()[1:]])
+    assert result.n == 4 and result.caveats == () and "of its seeds 1 have no result" in result.unofficial
     assert "of 5 attempts: 1 contradictory" in certainty([bad, *runs()[1:]])
 
 
 def test_a_plan_knows_which_seeds_it_drew_and_which_runs_are_gone(tmp_path: Path) -> None:
-    invocation = Invocation(at="2026-11-23", words=("task=logreg",), repeats=5)
+    invocation = Invocation(at="2026-11-23", overrides=("task=logreg",), repeats=5)
     plan = study.extended(study.new("s", question="?"), {"k": ["task=logreg"]}, invocation=invocation)
     plan = study.extended(plan, {"k": ["task=logreg"]}, invocation=invocation, seeds=[7])
-    place = study.folder(tmp_path, "s")
-    study.save(plan, place)
+    folder = study.folder(tmp_path, "s")
+    study.save(plan, folder)
     (tmp_path / "here").mkdir()
     for run in ("here", "gone", None):
         trial = {"trial": "k-7", "run_id": run, "status": "goal_reached", "error": None}
-        events.append(place / study.LOG, study.ENDED, trial)
+        events.append(folder / study.LOG, study.ENDED, trial)
     history = study.histories(tmp_path)["k"]
     assert len(history.drawn) == 5 and history.planned - history.drawn == {7}
     assert history.deleted == {"gone"}
-    assert study.load(place) == plan and json.loads(plan.model_dump_json())["points"][0]["drawn"]
-    (place / study.PLAN).write_text("{")
+    assert study.load(folder) == plan and json.loads(plan.model_dump_json())["points"][0]["drawn"]
+    (folder / study.PLAN).write_text("{")
     assert study.histories(tmp_path) == {}

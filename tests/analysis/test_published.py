@@ -15,13 +15,13 @@ RUNS = published.load(study="mlbench-2021-runs", publisher="mlbench")
 
 
 def cell(metric: str, task: str, workers: int, *, label: str = "all-reduce", backend: str = "nccl") -> float:
-    (found,) = (
+    (value,) = (
         row.value
         for row in RUNS
         if (row.metric, row.task, row.workers, row.label) == (metric, task, workers, label)
         and row.backend in (backend, "all")
     )
-    return found
+    return value
 
 
 def test_every_table_has_its_study_and_every_study_its_table() -> None:
@@ -84,8 +84,8 @@ def test_numbers_of_charts_say_so_and_can_be_told_from_exact_ones() -> None:
 
 
 def test_tasks_and_publishers_can_be_chosen() -> None:
-    found = published.load("gnmt", publisher="peer")
-    assert found and all((row.task, row.publisher) == ("gnmt", "peer") for row in found)
+    rows = published.load("gnmt", publisher="peer")
+    assert rows and all((row.task, row.publisher) == ("gnmt", "peer") for row in rows)
     assert published.load("nothing") == []
 
 

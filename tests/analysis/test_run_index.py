@@ -35,8 +35,8 @@ def save(root: Path, number: int, **changes: Any) -> str:
     """Write the record of a run; return its name."""
     name = f"2026-run-{number:04d}-{number:x}"
     (root / name).mkdir(exist_ok=True)
-    one = records.record(run_id=name, seed=number, **{"time_to_accuracy": 10.0 + number} | changes)
-    records.save(one, root / name)
+    record = records.record(run_id=name, seed=number, **{"time_to_accuracy": 10.0 + number} | changes)
+    records.save(record, root / name)
     return name
 
 
@@ -85,12 +85,12 @@ def run_name(number: int) -> str:
 
 
 def test_a_listing_with_an_index_opens_no_record_and_prints_the_same(indexed: Path) -> None:
-    words = [sys.executable, "-c", OPENED, "list", f"output_root={indexed}", "workers=2"]
-    with_index = subprocess.run(words, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", OPENED, "list", f"output_root={indexed}", "workers=2"]
+    with_index = subprocess.run(command, capture_output=True, text=True, check=True)
     assert with_index.stderr.split()[-1] == "0"
     index = (indexed / NAME).read_bytes()
     (indexed / NAME).unlink()
-    without = subprocess.run(words, capture_output=True, text=True, check=True)
+    without = subprocess.run(command, capture_output=True, text=True, check=True)
     assert without.stderr.split()[-1] == str(RUNS)
     assert with_index.stdout == without.stdout
     assert with_index.stdout.count("\n") == RUNS + 1
@@ -120,7 +120,7 @@ def test_a_replaced_record_shows_its_new_number(indexed: Path) -> None:
 def test_a_deleted_run_is_gone_and_an_added_one_is_there(indexed: Path) -> None:
     shutil.rmtree(indexed / run_name(7))
     new = save(indexed, 5000, time_to_accuracy=1.5)
-    shown = {one["run"]: one["time_to_accuracy"] for one in listed(indexed)}
+    shown = {row["run"]: row["time_to_accuracy"] for row in listed(indexed)}
     assert run_name(7) not in shown and shown[new] == 1.5
     shutil.rmtree(indexed / new)
 
@@ -176,10 +176,10 @@ def test_a_record_that_was_just_written_is_not_kept_in_an_index(
 @pytest.mark.parametrize("damage", ["cut", "byte", "zeros", "empty", "no table"])
 def test_a_torn_index_is_none(indexed: Path, damage: str) -> None:
     whole = (indexed / NAME).read_bytes()
-    place = whole.index(b"30.0")  # a time: a changed digit would still be JSON
+    offset = whole.index(b"30.0")  # a time: a changed digit would still be JSON
     damaged = {
         "cut": whole[: len(whole) // 2],
-        "byte": whole[:place] + b"9" + whole[place + 1 :],
+        "byte": whole[:offset] + b"9" + whole[offset + 1 :],
         "zeros": whole[: len(whole) // 2] + bytes(len(whole) - len(whole) // 2),
         "empty": b"",
         "no table": whole.replace(b"CREATE TABLE run", b"CREATE TABLE nur"),
@@ -222,9 +222,9 @@ def test_two_commands_at_once_write_one_whole_index(original: Path, tmp_path: Pa
     newest = max(path.stat().st_ctime_ns for path in root.glob("*/record.json"))
     while time.time_ns() - newest <= SETTLED_NS:
         time.sleep(0.1)
-    words = [sys.executable, "-m", "mlbench.results", "list", f"output_root={root}"]
-    both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    tables = [one.communicate()[0] for one in both]
+    command = [sys.executable, "-m", "mlbench.results", "list", f"output_root={root}"]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    tables = [process.communicate()[0] for process in both]
     assert tables[0] == tables[1] and tables[0].count("\n") == RUNS + 1
     assert [path.name for path in root.iterdir() if path.is_file()] == [NAME]
     assert len(run_index._read(root / NAME)) == RUNS

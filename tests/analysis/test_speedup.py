@@ -16,7 +16,7 @@ from scipy import stats
 
 from mlbench.analysis import bootstrap, speedup
 from mlbench.analysis.bootstrap import Interval, Ratio, interval, median, olympic_mean, ratio
-from mlbench.analysis.points import COMPUTE, Estimate, differences, points
+from mlbench.analysis.points import COMPUTE, MedianEstimate, differences, points
 from mlbench.analysis.speedup import speedups
 from mlbench.analysis.tradeoff import optimum
 from mlbench.config.goal import Goal
@@ -38,8 +38,8 @@ def test_the_median_is_python_s(values: list[float]) -> None:
 
 @given(st.lists(times, min_size=3, max_size=9))
 def test_the_olympic_mean_drops_the_best_and_the_worst(values: list[float]) -> None:
-    kept = sorted(values)[1:-1]
-    assert olympic_mean(values) == pytest.approx(statistics.fmean(kept))
+    middle = sorted(values)[1:-1]
+    assert olympic_mean(values) == pytest.approx(statistics.fmean(middle))
 
 
 def test_the_olympic_mean_forgives_one_missed_run_and_no_second() -> None:
@@ -79,9 +79,9 @@ def test_the_interval_is_scipy_s_percentile_bootstrap_at_the_expanded_level() ->
             n_resamples=20_000,
             rng=np.random.default_rng(5),
         ).confidence_interval
-        found = interval(values, own)
-        assert found is not None
-        assert (found.low, found.high) == pytest.approx(tuple(theirs), rel=0.01)
+        result = interval(values, own)
+        assert result is not None
+        assert (result.low, result.high) == pytest.approx(tuple(theirs), rel=0.01)
 
 
 def test_the_ratio_is_scipy_s_percentile_bootstrap_of_two_samples() -> None:
@@ -94,9 +94,9 @@ def test_the_ratio_is_scipy_s_percentile_bootstrap_of_two_samples() -> None:
         n_resamples=20_000,
         rng=np.random.default_rng(5),
     ).confidence_interval
-    found = ratio(above, below)
-    assert found.value == pytest.approx(np.median(above) / np.median(below))
-    assert (found.low, found.high) == pytest.approx(tuple(theirs), rel=0.02)
+    result = ratio(above, below)
+    assert result.value == pytest.approx(np.median(above) / np.median(below))
+    assert (result.low, result.high) == pytest.approx(tuple(theirs), rel=0.02)
 
 
 def test_a_ratio_of_missed_runs_tells_nothing_or_zero_or_infinity() -> None:
@@ -128,9 +128,9 @@ def resampled_at_once(
         drawn = above / below
     n = len(a)
     tail = 0.025 if b is not None else stats.norm.cdf(math.sqrt(n / (n - 1)) * stats.t.ppf(0.025, n - 1))
-    place = math.floor(tail * resamples)
+    index = math.floor(tail * resamples)
     low, high = (np.sort(np.where(np.isnan(drawn), end, drawn)) for end in (0.0, np.inf))
-    return float(low[place]), float(high[-1 - place])
+    return float(low[index]), float(high[-1 - index])
 
 
 many = st.lists(times | st.just(math.inf), min_size=2, max_size=40)
@@ -143,8 +143,8 @@ def test_resamples_taken_in_blocks_give_the_same_bits(block: int, a: list[float]
     bootstrap._middles.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bootstrap, "BLOCK", block)
-        found = interval(a, resamples=1000)
-        assert found and (found.low, found.high) == resampled_at_once(a)
+        result = interval(a, resamples=1000)
+        assert result and (result.low, result.high) == resampled_at_once(a)
         largest = interval(b, lambda sample: sample.max(axis=-1), resamples=1000)
         assert largest and largest == interval(b, lambda sample: np.sort(sample)[:, -1], resamples=1000)
         quotient = ratio(a, b, resamples=1000)
@@ -176,9 +176,9 @@ def test_the_order_of_the_runs_does_not_matter(a: list[float], b: list[float], r
 def test_a_ratio_does_not_depend_on_the_unit(a: list[float], b: list[float], factor: float) -> None:
     scaled = ratio([factor * x for x in a], [factor * x for x in b], resamples=200)
     assert scaled == ratio(a, b, resamples=200)
-    found, wide = interval(a, resamples=200), interval([factor * x for x in a], resamples=200)
-    if found is not None:
-        assert wide == Interval(factor * found.low, factor * found.high)
+    result, wide = interval(a, resamples=200), interval([factor * x for x in a], resamples=200)
+    if result is not None:
+        assert wide == Interval(factor * result.low, factor * result.high)
 
 
 # 2,000 simulated studies measure a coverage of 95 % to 0.5 points, one standard error; the bands are 95 %
@@ -200,19 +200,19 @@ def test_below_six_runs_the_interval_is_the_range_and_covers_as_documented(count
 def test_the_interval_of_a_ratio_covers_it(count: int, least: float) -> None:
     random = np.random.default_rng(7)
 
-    def found(sample):
+    def ratio_interval(sample):
         drawn = ratio(sample, np.exp(random.normal(3, 0.3, count)), resamples=1000)
         assert drawn.low is not None and drawn.high is not None
         return Interval(drawn.low, drawn.high)
 
-    assert least <= _coverage(count, found, truth=math.exp(1)) <= 0.995
+    assert least <= _coverage(count, ratio_interval, truth=math.exp(1)) <= 0.995
 
 
 def _coverage(count: int, intervals, *, truth: float) -> float:
     """Return how often the interval of `count` log-normal times holds the true value."""
     random = np.random.default_rng(count)
-    found = [intervals(np.exp(random.normal(4, 0.3, count))) for _ in range(SIMULATIONS)]
-    return sum(one.low <= truth <= one.high for one in found) / SIMULATIONS
+    results = [intervals(np.exp(random.normal(4, 0.3, count))) for _ in range(SIMULATIONS)]
+    return sum(result.low <= truth <= result.high for result in results) / SIMULATIONS
 
 
 T4 = "hardware=gcp_n1_t4"
@@ -234,11 +234,11 @@ def test_aggregates_equal_plain_python_on_the_raw_records() -> None:
             "usd_spot": [r["cost"]["goal_usd_spot"] for r in raw],
         }
         for name, values in middle.items():
-            found = getattr(point, name)
-            assert found.value == pytest.approx(statistics.median(values)), name
+            quantity = getattr(point, name)
+            assert quantity.value == pytest.approx(statistics.median(values)), name
             # Five runs: the interval is their range.
-            assert (found.low, found.high) == pytest.approx((min(values), max(values))), name
-            assert found.n == 5
+            assert (quantity.low, quantity.high) == pytest.approx((min(values), max(values))), name
+            assert quantity.n == 5
         assert point.olympic == pytest.approx(statistics.fmean(sorted(middle["time_to_accuracy"])[1:-1]))
         assert point.usd_spent == pytest.approx(sum(r["cost"]["wall_usd"] for r in raw))
         for phase, seconds in point.phases.items():
@@ -255,15 +255,21 @@ def test_speed_up_efficiency_and_price_index_equal_plain_python() -> None:
     records = studies.study(T4)
     times = {k: [r.time_to_accuracy or 0 for r in records if r.workers == k] for k in (1, 2, 4)}
     base = statistics.median(times[1])
-    for one, k in zip(speedups(points(records)), (1, 2, 4), strict=True):
+    for result, k in zip(speedups(points(records)), (1, 2, 4), strict=True):
         expected = base / statistics.median(times[k])
-        assert one.why is None and one.total and one.compute and one.efficiency and one.price_index
-        assert one.total.value == pytest.approx(expected)
-        assert one.efficiency.value == pytest.approx(expected / k)
-        assert one.price_index.value == pytest.approx(k / expected**2)
-        assert one.point.usd and one.base and one.base.usd
-        price_increase = one.point.usd.value / one.base.usd.value
-        assert one.price_index.value == pytest.approx(price_increase / expected)
+        assert (
+            result.why is None
+            and result.total
+            and result.compute
+            and result.efficiency
+            and result.price_index
+        )
+        assert result.total.value == pytest.approx(expected)
+        assert result.efficiency.value == pytest.approx(expected / k)
+        assert result.price_index.value == pytest.approx(k / expected**2)
+        assert result.point.usd and result.base and result.base.usd
+        price_increase = result.point.usd.value / result.base.usd.value
+        assert result.price_index.value == pytest.approx(price_increase / expected)
         if k > 1:
             theirs = stats.bootstrap(
                 (np.array(times[1]), np.array(times[k])),
@@ -272,10 +278,10 @@ def test_speed_up_efficiency_and_price_index_equal_plain_python() -> None:
                 n_resamples=20_000,
                 rng=np.random.default_rng(5),
             ).confidence_interval
-            assert (one.total.low, one.total.high) == pytest.approx(tuple(theirs), rel=0.01)
-            assert one.total.low and one.total.high
-            assert one.price_index.high == pytest.approx(k / one.total.low**2)
-            assert one.compute.value == pytest.approx(
+            assert (result.total.low, result.total.high) == pytest.approx(tuple(theirs), rel=0.01)
+            assert result.total.low and result.total.high
+            assert result.price_index.high == pytest.approx(k / result.total.low**2)
+            assert result.compute.value == pytest.approx(
                 _compute_median(records, 1) / _compute_median(records, k)
             )
 
@@ -306,16 +312,16 @@ def test_a_run_that_missed_its_goal_is_infinite_and_listed(status: str) -> None:
     assert point.missed == (records[1].run_id,)
     assert (point.n, point.reached) == (3, 2)
     assert point.times == (10, math.inf, 12)
-    assert point.time_to_accuracy == Estimate(12, 10, math.inf, n=3)
+    assert point.time_to_accuracy == MedianEstimate(12, 10, math.inf, n=3)
     assert point.epochs and point.epochs.high == math.inf
     assert point.usd is None  # local hardware has no price
 
 
 def test_a_run_that_failed_before_it_could_tell_anything_joins_its_family() -> None:
     lost = nothing_measured(T4, "workers=4", key="4 " + T4, status="failed", run_id="lost", error="x")
-    curve = speedup.scaling_curves(points([*studies.study(T4), lost]))
-    assert [[point.n for point in one] for one in curve] == [[5, 5, 6]]
-    assert curve[0][2].missed == ("lost",)
+    curves = speedup.scaling_curves(points([*studies.study(T4), lost]))
+    assert [[point.n for point in curve] for curve in curves] == [[5, 5, 6]]
+    assert curves[0][2].missed == ("lost",)
 
 
 def test_a_run_given_twice_counts_once() -> None:
@@ -335,18 +341,18 @@ def test_oversubscribed_and_emulated_points_stand_apart(changes: dict[str, Any],
     records += [studies.run(4, seed, T4, time=30, **changes if seed == 0 else {}) for seed in range(3)]
     base = [record.time_to_accuracy or 0.0 for record in records if record.workers == 1]
     *allowed, apart = speedups(points(records))
-    assert [one.why for one in allowed] == [None, None]
+    assert [result.why for result in allowed] == [None, None]
     assert apart.why and reason in apart.why
     assert apart.total is apart.compute is apart.efficiency is apart.price_index is None
     assert apart.excluded_ratio == pytest.approx(median(base) / 30)
-    best = optimum([one.point for one in (*allowed, apart)])
+    best = optimum([result.point for result in (*allowed, apart)])
     assert best and apart.point not in (best.point, *best.dominated, *best.undecided)
 
 
 def test_a_base_that_stands_apart_is_no_base() -> None:
     records = studies.study(T4, workers=(2,))
     records += [studies.run(1, 0, T4, time=90, caveats=["emulated"])]
-    assert all(one.why for one in speedups(points(records)))
+    assert all(result.why for result in speedups(points(records)))
 
 
 DIFFERENT: dict[str, dict[str, Any]] = {
@@ -368,23 +374,23 @@ OTHERWISE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("field", [*DIFFERENT, *OTHERWISE])
 def test_no_speed_up_against_a_worker_that_differs_in_anything_else(field: str) -> None:
-    known = {"software": {"packages": {"torch": "2.13.0"}}}
-    base = [studies.run(1, seed, T4, time=90, **known) for seed in range(3)]
-    changes = dict(known) | OTHERWISE.get(field, {})
+    values = {"software": {"packages": {"torch": "2.13.0"}}}
+    base = [studies.run(1, seed, T4, time=90, **values) for seed in range(3)]
+    changes = dict(values) | OTHERWISE.get(field, {})
     group = DIFFERENT.get(field, {})
     experiment = base[0].experiment.plain()
     changed = {name: experiment[name] | v if isinstance(v, dict) else v for name, v in group.items()}
     other = [studies.run(2, seed, T4, time=50, experiment=changed, **changes) for seed in range(3)]
-    found = {one.point.workers: one for one in speedups(points(base + other))}
-    assert found[2].total is None
-    assert found[2].why and field in found[2].why
+    results = {result.point.workers: result for result in speedups(points(base + other))}
+    assert results[2].total is None
+    assert results[2].why and field in results[2].why
 
 
 def test_places_seeds_and_patch_versions_may_differ() -> None:
     base = [studies.run(1, 0, T4, time=90, mlbench="0.1.0")]
     moved = {"output_root": "elsewhere", "data_root": "there", "tracking_uri": "x", "verbose": True}
     other = [studies.run(2, 5, T4, time=50, mlbench="0.1.7", experiment=moved)]
-    assert [one.why for one in speedups(points(base + other))] == [None, None]
+    assert [result.why for result in speedups(points(base + other))] == [None, None]
 
 
 def test_local_hardware_is_told_apart_by_its_processors() -> None:
@@ -396,14 +402,14 @@ def test_local_hardware_is_told_apart_by_its_processors() -> None:
 
 
 def _why(base: Record, other: Record) -> str | None:
-    return next(one.why for one in speedups(points([base, other])) if one.point.workers == 2)
+    return next(result.why for result in speedups(points([base, other])) if result.point.workers == 2)
 
 
 def test_other_threads_a_worker_are_noted() -> None:
     node = {"hostname": "a", "cpu_model": "x", "usable_cpus": 2}
-    one = studies.run(1, 0, time=90, nodes=[node | {"threads_per_worker": 2}])
-    two = studies.run(2, 0, time=50, nodes=[node | {"threads_per_worker": 1}])
-    base, other = speedups(points([one, two]))
+    first = studies.run(1, 0, time=90, nodes=[node | {"threads_per_worker": 2}])
+    second = studies.run(2, 0, time=50, nodes=[node | {"threads_per_worker": 1}])
+    base, other = speedups(points([first, second]))
     assert base.note is None
     assert other.total and other.note and "2 CPU threads" in other.note
 
@@ -421,29 +427,29 @@ def test_speed_up_and_price_index_do_not_depend_on_the_unit_of_time(
         records += [studies.run(k, seed, T4, time=unit * time) for seed, time in enumerate(times)]
         return speedups(points(records))[1]
 
-    one, scaled = compared(1.0), compared(factor)
-    assert scaled.total == one.total
-    assert scaled.price_index == one.price_index
-    assert one.price_index.value == pytest.approx(k / one.total.value**2)
-    assert scaled.point.usd.value == pytest.approx(factor * one.point.usd.value)
+    original, scaled = compared(1.0), compared(factor)
+    assert scaled.total == original.total
+    assert scaled.price_index == original.price_index
+    assert original.price_index.value == pytest.approx(k / original.total.value**2)
+    assert scaled.point.usd.value == pytest.approx(factor * original.point.usd.value)
 
 
 @given(times_of_points, times_of_points, st.floats(1.1, 10))
 @settings(max_examples=15)
 def test_slower_runs_never_raise_a_speed_up(base: list[float], times: list[float], slower: float) -> None:
-    found = ratio(base, times, resamples=500)
+    original = ratio(base, times, resamples=500)
     worse = ratio(base, [slower * times[0], *times[1:]], resamples=500)
     missed = ratio(base, [math.inf, *times[1:]], resamples=500)
-    for one in (worse, missed):
-        assert one.value is not None and found.value is not None and one.value <= found.value
+    for result in (worse, missed):
+        assert result.value is not None and original.value is not None and result.value <= original.value
 
 
 @given(st.floats(0.1, 100), st.floats(0.5, 64))
 def test_the_price_index_is_price_increase_over_performance_increase(s: float, price: float) -> None:
-    found = speedup.price_index(Ratio(s, s / 2, 2 * s), price)
-    assert found.value == pytest.approx((price / s) / s)
-    assert found.low is not None and found.value is not None and found.high is not None
-    assert found.low <= found.value <= found.high
+    index = speedup.price_index(Ratio(s, s / 2, 2 * s), price)
+    assert index.value == pytest.approx((price / s) / s)
+    assert index.low is not None and index.value is not None and index.high is not None
+    assert index.low <= index.value <= index.high
 
 
 def test_the_optimum_is_the_least_product_of_price_and_time_and_says_how_sure_it_is() -> None:
@@ -457,20 +463,23 @@ def test_the_optimum_is_the_least_product_of_price_and_time_and_says_how_sure_it
 
     clear = optimum(points(records(30.0, 0.005)))
     assert clear and clear.point.workers == 4 and [p.workers for p in clear.dominated] == [1, 2]
-    assert "significantly better than 1 and 2 workers" in clear.words and "no difference" not in clear.words
+    assert (
+        "significantly better than 1 and 2 workers" in clear.sentence
+        and "no difference" not in clear.sentence
+    )
     # 2 x 60^2 = 7200 and 4 x 42.6^2 = 7259: 2 workers are ahead by less than the noise
     close = optimum(points(records(42.6, 0.05)))
     assert close and close.point.workers == 2 and [p.workers for p in close.undecided] == [4]
-    assert "against 4 workers no significant difference" in close.words
+    assert "against 4 workers no significant difference" in close.sentence
     single = optimum(points([r for r in records(30.0, 0.0) if r.seed == 2]))
-    assert single and not single.dominated and "1 run per point cannot show one" in single.words
+    assert single and not single.dominated and "1 run per point cannot show one" in single.sentence
 
 
 def test_two_runs_a_point_show_no_difference() -> None:
     records = [studies.run(k, seed, T4, time=t + seed) for k, t in ((1, 100), (2, 20)) for seed in (0, 1)]
     best = optimum(points(records))
     assert best and best.point.workers == 2 and not best.dominated
-    assert "2 runs per point cannot show one" in best.words
+    assert "2 runs per point cannot show one" in best.sentence
 
 
 @pytest.mark.parametrize(("of_best", "of_other"), [(5, 2), (2, 5)])
@@ -481,7 +490,7 @@ def test_two_runs_of_one_point_show_no_difference_however_many_the_other_has(
     records += [studies.run(1, seed, T4, time=100.0 + seed / 10) for seed in range(of_other)]
     best = optimum(points(records))
     assert best and best.point.workers == 2 and not best.dominated
-    assert "2 runs per point cannot show one" in best.words
+    assert "2 runs per point cannot show one" in best.sentence
 
 
 def test_a_run_without_phases_says_nothing_of_the_others_phases() -> None:
@@ -497,16 +506,16 @@ def test_a_run_without_phases_says_nothing_of_the_others_phases() -> None:
 def test_published_caveats_describe_and_do_not_forbid() -> None:
     published = {"source": "mlbench-published", "caveats": ["one run"]}
     records = [studies.run(k, 0, T4, time=100 / k, **published) for k in (1, 2)]
-    assert [one.why for one in speedups(points(records))] == [None, None]
+    assert [result.why for result in speedups(points(records))] == [None, None]
 
 
 def test_runs_without_a_goal_have_no_time_and_no_speed_up() -> None:
     free = [studies.run(k, 0, time=50, goal=None, status="completed", time_to_accuracy=None) for k in (1, 2)]
-    found = speedups(points(free))
-    assert [one.why for one in found] == ["its runs had no goal"] * 2
-    assert [one.point.time_to_accuracy for one in found] == [None, None]
-    assert [one.point.missed for one in found] == [(), ()]
-    assert all(one.point.seconds_per_epoch for one in found)
+    results = speedups(points(free))
+    assert [result.why for result in results] == ["its runs had no goal"] * 2
+    assert [result.point.time_to_accuracy for result in results] == [None, None]
+    assert [result.point.missed for result in results] == [(), ()]
+    assert all(result.point.seconds_per_epoch for result in results)
 
 
 EIGHT_A_NODE = ("hardware=gcp_a3_highgpu_8g", "backend=nccl")
@@ -518,8 +527,8 @@ def test_with_eight_workers_a_node_efficiency_is_over_workers_and_price_over_nod
         for workers, time in ((1, 160.0), (8, 40.0), (16, 25.0))
         for seed in range(3)
     ]
-    one, eight, sixteen = speedups(points(records))
-    assert [compared.point.nodes for compared in (one, eight, sixteen)] == [1, 1, 2]
+    single, eight, sixteen = speedups(points(records))
+    assert [compared.point.nodes for compared in (single, eight, sixteen)] == [1, 1, 2]
     assert eight.efficiency and eight.efficiency.value == pytest.approx(4.0 / 8)
     assert sixteen.efficiency and sixteen.efficiency.value == pytest.approx(6.4 / 16)
     assert eight.price_index and eight.price_index.value == pytest.approx(1 / 4.0**2)
@@ -534,9 +543,9 @@ def test_the_nearest_one_worker_point_is_the_first_that_differs_in_the_fewest_fi
     others: list[dict[str, str]], own: dict[str, str]
 ) -> None:
     """Every point against every other, as `_Nearest` need not do."""
-    some: Any = [SimpleNamespace(series=tuple(one.items())) for one in others]
+    some: Any = [SimpleNamespace(series=tuple(other.items())) for other in others]
     point: Any = SimpleNamespace(series=tuple(own.items()))
-    nearest = min((differences(one, point) for one in some), key=len)
+    nearest = min((differences(candidate, point) for candidate in some), key=len)
     assert speedup._Nearest(some).differences(point) == nearest
 
 
@@ -552,11 +561,11 @@ def test_an_interval_is_expanded_by_student_s_t_with_n_less_one_degrees_of_freed
     values = np.sort(np.random.default_rng(3).normal(100, 10, size=7))
     tail = stats.norm.cdf(math.sqrt(7 / 6) * stats.t.ppf(0.025, 6))
     drawn = np.sort(values[np.random.default_rng(0).integers(0, 7, size=(10_000, 7))].mean(axis=1))
-    found = interval(values, lambda sample: sample.mean(axis=-1))
-    place = math.floor(tail * 10_000)
-    assert found and (found.low, found.high) == (drawn[place], drawn[-1 - place])
+    result = interval(values, lambda sample: sample.mean(axis=-1))
+    index = math.floor(tail * 10_000)
+    assert result and (result.low, result.high) == (drawn[index], drawn[-1 - index])
     other = math.floor(stats.norm.cdf(math.sqrt(7 / 6) * stats.t.ppf(0.025, 7)) * 10_000)
-    assert drawn[other] != drawn[place]
+    assert drawn[other] != drawn[index]
 
 
 def calibrated(seed: int, rate: float, **changes: Any) -> Record:
@@ -580,8 +589,8 @@ def test_a_run_on_a_node_at_half_speed_is_left_out_and_listed() -> None:
     (point,) = points([*runs, slow])
     assert point.n == 3 and point.times == (100.0,) * 3
     assert list(point.disturbed) == [slow.run_id] and "52 % slower" in point.disturbed[slow.run_id]
-    (asked,) = points([*runs, slow], with_disturbed=True)
-    assert asked.n == 4 and max(asked.times) == 190.0
+    (whole,) = points([*runs, slow], with_disturbed=True)
+    assert whole.n == 4 and max(whole.times) == 190.0
     missed = calibrated(8, 95e9, status="goal_not_reached")
     (point,) = points([*runs, missed])
     assert point.n == 4 and point.missed == (missed.run_id,)  # a missed goal is never left out
@@ -596,11 +605,11 @@ def test_a_scaling_curve_whose_runs_were_disturbed_says_how_many_are_left_out() 
 
 
 def test_a_point_says_what_its_runs_mix() -> None:
-    one = calibrated(1, 200e9)
-    software = one.model_dump(mode="json")["software"] | {"packages": {"ray": "1.0"}}
+    record = calibrated(1, 200e9)
+    software = record.model_dump(mode="json")["software"] | {"packages": {"ray": "1.0"}}
     other = Record.model_validate(calibrated(2, 200e9).model_dump(mode="json") | {"software": software})
     base = Record.model_validate(
-        one.model_dump(mode="json") | {"software": software | {"packages": {"ray": "2.0"}}}
+        record.model_dump(mode="json") | {"software": software | {"packages": {"ray": "2.0"}}}
     )
     (point,) = points([base, other])
     assert point.mixture == ("2 versions of ray",) and point.exclusion_reason is None
@@ -611,26 +620,28 @@ def test_a_point_says_what_its_runs_mix() -> None:
     assert point.exclusion_reason == "its runs were measured on several kinds of machines"
 
 
-def at_speed(workers: int, rate: float, *words: str, repeats: int = 3) -> list[Record]:
+def at_speed(workers: int, rate: float, *overrides: str, repeats: int = 3) -> list[Record]:
     """Return runs whose single node computed at so many FLOP/s, and their times accordingly."""
     calibration = {"threads": 2.0, "cpu_gemm_flops_per_s": rate}
     node = {"hostname": "here", "usable_cpus": 2, "threads_per_worker": 1, "calibration": calibration}
-    some = [studies.run(workers, k, *words, time=(100 + k) * 2e11 / rate / workers) for k in range(repeats)]
+    some = [
+        studies.run(workers, k, *overrides, time=(100 + k) * 2e11 / rate / workers) for k in range(repeats)
+    ]
     return [Record.model_validate(run.model_dump(mode="json") | {"nodes": [node]}) for run in some]
 
 
 def test_a_machine_that_became_faster_is_no_speed_up() -> None:
     """One worker at 100 GFLOP/s and two at 200 were 4 times as fast, an efficiency of 200 %."""
     (group,) = groups([*at_speed(1, 100e9), *at_speed(2, 200e9)])
-    one, two = (compared for curve in group.curves for compared in curve.speedups)
-    assert one.why is None and two.total is None and two.excluded_ratio == pytest.approx(4)
-    assert two.why == (
+    first, second = (compared for curve in group.curves for compared in curve.speedups)
+    assert first.why is None and second.total is None and second.excluded_ratio == pytest.approx(4)
+    assert second.why == (
         "the machines of one worker and of 2 were calibrated at 100 GFLOP/s and 200 GFLOP/s, 100 % apart"
     )
     assert "there is no speed-up: the machines of one worker and of 2 were calibrated" in answer(group)[0]
     (group,) = groups([*at_speed(1, 200e9), *at_speed(2, 209e9)])
-    two = group.curves[0].speedups[1]
-    assert two.total is not None and "calibrated" not in (two.note or "")
+    second = group.curves[0].speedups[1]
+    assert second.total is not None and "calibrated" not in (second.note or "")
     (group,) = groups([*at_speed(1, 200e9), *(studies.run(2, k, time=50.0) for k in range(3))])
     note = group.curves[0].speedups[1].note
     assert note is not None and note.startswith("the speed of the machine was measured on one side only; ")
@@ -659,12 +670,12 @@ def test_runs_of_two_prices_say_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("epochs", "told"),
+    ("epochs", "sentence"),
     [(2, "more than 2 times as fast with 2 workers: 2 epochs to the goal instead of 4"), (4, "doubt it")],
 )
-def test_a_speed_up_above_the_number_of_workers_is_explained_or_doubted(epochs: int, told: str) -> None:
-    one, two = studies.run(1, 0, time=90), studies.run(2, 0, time=40, epochs=epochs)
-    base, other = speedups(points([one, two]))
-    assert base.note is None and other.note and told in other.note
-    _, plain = speedups(points([one, studies.run(2, 0, time=46)]))
+def test_a_speed_up_above_the_number_of_workers_is_explained_or_doubted(epochs: int, sentence: str) -> None:
+    first, second = studies.run(1, 0, time=90), studies.run(2, 0, time=40, epochs=epochs)
+    base, other = speedups(points([first, second]))
+    assert base.note is None and other.note and sentence in other.note
+    _, plain = speedups(points([first, studies.run(2, 0, time=46)]))
     assert plain.note is None

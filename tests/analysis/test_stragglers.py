@@ -26,10 +26,10 @@ def simulated(ranks: int, late_s: float, *, blocks: int = 40, seed: int = 0) -> 
 
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_a_late_rank_is_named_with_how_late_it_is(ranks: int) -> None:
-    found = straggler(simulated(ranks, 5e-3))
-    assert found is not None and found.rank == 1
-    assert found.low_s < 5e-3 < found.high_s and found.median_s == pytest.approx(5e-3, rel=0.2)
-    assert found.last > 2 * found.chance or ranks == 2
+    result = straggler(simulated(ranks, 5e-3))
+    assert result is not None and result.rank == 1
+    assert result.low_s < 5e-3 < result.high_s and result.median_s == pytest.approx(5e-3, rel=0.2)
+    assert result.last > 2 * result.chance or ranks == 2
 
 
 def test_ranks_that_are_alike_are_not_accused() -> None:
@@ -60,8 +60,8 @@ def test_the_interval_is_the_sign_test_s() -> None:
     """
     late = [LatenessBlock(10, 10, float(n)) for n in range(1, 21)]
     early = [LatenessBlock(10, 0, -float(n)) for n in range(1, 21)]
-    found = straggler([early, late])
-    assert found is not None and (found.low_s, found.high_s) == (4.0, 17.0)
+    result = straggler([early, late])
+    assert result is not None and (result.low_s, result.high_s) == (4.0, 17.0)
 
 
 def test_the_sentence_says_who_how_often_and_how_late() -> None:

@@ -79,13 +79,13 @@ def test_a_later_call_goes_on_where_the_one_before_ended(gpu: Any, monkeypatch: 
     monkeypatch.setattr(gpu, "case", case)
     ticks = iter(range(0, 10_000, 10))
     monkeypatch.setattr(gpu.time, "perf_counter", lambda: float(next(ticks)))  # a case takes 10 s
-    code, found = call(gpu, "--minutes", "0.9")
-    assert code == gpu.TIME_OVER and 0 < len(made) < 4 and len(found["left"]) == 4 - len(made)
-    code, found = call(gpu, "--minutes", "5")
-    assert code == 0 and found["left"] == []
+    code, result = call(gpu, "--minutes", "0.9")
+    assert code == gpu.TIME_OVER and 0 < len(made) < 4 and len(result["left"]) == 4 - len(made)
+    code, result = call(gpu, "--minutes", "5")
+    assert code == 0 and result["left"] == []
     assert made == ["resnet20 bf16", "logreg bf16", "resnet20 fp32", "logreg fp32"], "each once"
-    code, found = call(gpu, "--minutes", "5")
-    assert code == 0 and len(made) == 4 and len(found["cases"]) == 4
+    code, result = call(gpu, "--minutes", "5")
+    assert code == 0 and len(made) == 4 and len(result["cases"]) == 4
 
 
 def test_a_failed_case_stops_no_other_and_a_gpu_that_lacks_a_precision_fails_none(
@@ -99,10 +99,10 @@ def test_a_failed_case_stops_no_other_and_a_gpu_that_lacks_a_precision_fails_non
         return dict.fromkeys(gpu.COLUMNS) | measured(name, number, mode, dry_run=dry_run)
 
     monkeypatch.setattr(gpu, "case", case)
-    code, found = call(gpu)
-    assert code == 1 and found["failed"] == {"logreg fp32 eager": "ImportError: no such module"}
-    assert set(found["skipped"]) == {"resnet20 bf16 eager", "logreg bf16 eager"}
-    assert [each["task"] for each in found["cases"]] == ["resnet20"]
+    code, result = call(gpu)
+    assert code == 1 and result["failed"] == {"logreg fp32 eager": "ImportError: no such module"}
+    assert set(result["skipped"]) == {"resnet20 bf16 eager", "logreg bf16 eager"}
+    assert [each["task"] for each in result["cases"]] == ["resnet20"]
     assert call(gpu)[0] == 1, "it stays failed"
 
 
@@ -135,6 +135,6 @@ def test_files_that_need_what_is_not_installed_are_named_and_are_no_failure(
     (tests / "test_here.py").write_text(mark + "def test_right(): pass\ndef test_wrong(): assert 0\n")
     (tests / "test_other.py").write_text("def test_not_of_a_gpu(): assert 0\n")
     monkeypatch.setattr(gpu, "ROOT", tmp_path)
-    found = gpu.gpu_tests(60)
-    assert found["passed"] == 1 and found["failed"] == ["tests.test_here.test_wrong"]
-    assert [Path(name).name for name in found["not_imported"]] == ["tests.test_absent"]
+    result = gpu.gpu_tests(60)
+    assert result["passed"] == 1 and result["failed"] == ["tests.test_here.test_wrong"]
+    assert [Path(name).name for name in result["not_imported"]] == ["tests.test_absent"]

@@ -57,25 +57,25 @@ def test_a_missed_loss_is_infinite_time_and_told() -> None:
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output, asked = tmp_path / "league.jsonl", []
+    output, calls = tmp_path / "league.jsonl", []
 
     def measure(mbit_s: float, seed: int, names: list[str], options: Any) -> None:
-        asked.append((mbit_s, seed, len(names)))
-        if mbit_s == 1000 and len(asked) < 3:
+        calls.append((mbit_s, seed, len(names)))
+        if mbit_s == 1000 and len(calls) < 3:
             raise UserError("the links are off their profile")
         with options.output.open("a") as file:
             file.writelines(json.dumps(run(name, mbit_s, seed, 9.0)) + "\n" for name in names)
 
     monkeypatch.setattr(league, "measure", measure)
     monkeypatch.setattr(league.registry, "load", lambda _: type("Task", (), {"prepare": print}))
-    words = ["--rounds", "1", "--output", str(output)]
-    assert league.main(words) == 1
-    assert league.main(words) == 0
-    assert asked == [(200, 1, 6), (1000, 1, 6), (5000, 1, 6), (1000, 1, 6)]
+    arguments = ["--rounds", "1", "--output", str(output)]
+    assert league.main(arguments) == 1
+    assert league.main(arguments) == 0
+    assert calls == [(200, 1, 6), (1000, 1, 6), (5000, 1, 6), (1000, 1, 6)]
 
 
 def test_every_strategy_is_one_that_a_run_can_have() -> None:
-    names = {compose([*league.TASK, *words]).sync.name for words in league.STRATEGIES.values()}
+    names = {compose([*league.TASK, *overrides]).sync.name for overrides in league.STRATEGIES.values()}
     assert names == {"ddp", "fsdp", "compression", "local_sgd"}
 
 

@@ -42,17 +42,17 @@ def copy(source: nn.Module, target: nn.Module) -> None:
 
 
 def copy_gnmt(ours: Any, theirs: Any) -> None:
-    asked = ours.decoder.attention
-    theirs.direction.data.copy_(asked.direction)
-    theirs.scale.data.copy_(asked.scale)
+    attention = ours.decoder.attention
+    theirs.direction.data.copy_(attention.direction)
+    theirs.scale.data.copy_(attention.scale)
     for mine, other in (
         (ours.embedding, theirs.embedding),
         (ours.encoder.forward_lstm, theirs.forwards),
         (ours.encoder.backward_lstm, theirs.backwards),
         (ours.encoder.layers, theirs.encoder),
         (ours.decoder.first, theirs.first),
-        (asked.query, theirs.query),
-        (asked.key, theirs.key),
+        (attention.query, theirs.query),
+        (attention.key, theirs.key),
         (ours.decoder.layers, theirs.decoder),
         (ours.classifier, theirs.classifier),
     ):
@@ -176,8 +176,8 @@ def test_a_measurement_is_a_row_with_a_paired_ratio(data_root: Path, capsys: pyt
 
 
 def test_what_an_official_row_cut_down_is_told() -> None:
-    (told,) = steps.cuts(["gnmt"])
-    assert told == (
+    (line,) = steps.cuts(["gnmt"])
+    assert line == (
         "- gnmt: dataset cipher instead of wmt16_en_de, global_batch_size 16 instead of 2048, "
         "chunks 1 instead of 16"
     )

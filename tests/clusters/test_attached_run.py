@@ -62,24 +62,24 @@ class Cluster:
     output: Path
     data_root: Path
 
-    def start(self, name: str, *words: str, place: list[str], **variables: str) -> "subprocess.Popen[str]":
-        """Start the command at a place, in an output root of that name."""
+    def start(self, name: str, *overrides: str, host: list[str], **variables: str) -> "subprocess.Popen[str]":
+        """Start the command on a host, in an output root of that name."""
         command = [sys.executable, "-m", "mlbench.run", "task=logreg", "workers=2", "seed=7"]
         command += ["cluster=attached", f"cluster.address={ADDRESS}"]
-        command += [f"output_root={self.output / name}", f"data_root={self.data_root}", *words]
+        command += [f"output_root={self.output / name}", f"data_root={self.data_root}", *overrides]
         return subprocess.Popen(
-            [*place, *command], cwd=ROOT, env={**self.environment, **variables},
+            [*host, *command], cwd=ROOT, env={**self.environment, **variables},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 
-    def run(self, name: str, *words: str) -> tuple[int, str]:
+    def run(self, name: str, *overrides: str) -> tuple[int, str]:
         """Run the command beside the head, with time for the autoscaler; return its exit code and output."""
-        return finished(self.start(name, "cluster.wait_s=120", *words, place=self.head))
+        return finished(self.start(name, "cluster.wait_s=120", *overrides, host=self.head))
 
     def raylets(self) -> int:
-        alive = {one.pid for _, one in reaper.processes(reaper.owner())}
+        alive = {process.pid for _, process in reaper.processes(reaper.owner())}
         named = psutil.process_iter(["name"])
-        return sum(one.pid in alive and one.info["name"] == "raylet" for one in named)
+        return sum(process.pid in alive and process.info["name"] == "raylet" for process in named)
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +92,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterat
         except UserError as error:
             pytest.skip(f"hosts cannot be emulated here: {error}")
         places = [namespace.create(name) for name in ("head", "host0", "host1", "laptop")]
-        for place in places:
-            stack.callback(place.close)
+        for machine in places:
+            stack.callback(machine.close)
         head, *hosts = places
         links.connect(head, hosts)
         folder = Path(tempfile.mkdtemp(prefix="mlbt-"))  # short: Ray's sockets lie in it
@@ -115,21 +115,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterat
         commands = {}
         for number, host in enumerate(hosts[:2]):
             own = links.address(links.CONTROL, number)
-            words = [*RAY, f"--address={ADDRESS}", f"--node-ip-address={own}", "--num-cpus=1"]
+            arguments = [*RAY, f"--address={ADDRESS}", f"--node-ip-address={own}", "--num-cpus=1"]
             cpus = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if number else []
-            commands[own] = host.command([*cpus, *own_files, *words])
+            commands[own] = host.command([*cpus, *own_files, *arguments])
         config = folder / "autoscaling.json"
         config.write_text(json.dumps(autoscaling(commands)))
-        words = [*RAY, "--head", f"--port={PORT}", f"--node-ip-address={links.HEAD}", "--num-cpus=0"]
-        words += [f"--temp-dir={folder}", "--include-dashboard=false", f"--autoscaling-config={config}"]
+        arguments = [*RAY, "--head", f"--port={PORT}", f"--node-ip-address={links.HEAD}", "--num-cpus=0"]
+        arguments += [f"--temp-dir={folder}", "--include-dashboard=false", f"--autoscaling-config={config}"]
         with open(folder / "head.log", "w") as log:
-            started = subprocess.Popen(head.command(words), env=environment, stdout=log, stderr=log)
+            started = subprocess.Popen(head.command(arguments), env=environment, stdout=log, stderr=log)
         stack.callback(started.wait)
         stack.callback(reaper.end, reaper.owner())  # what the raylets started, too
         laptop = hosts[2].command(own_files)
-        one = Cluster(head.command([]), laptop, config, environment, output, data_root)
-        until(lambda: one.raylets() == 1)
-        yield one
+        cluster = Cluster(head.command([]), laptop, config, environment, output, data_root)
+        until(lambda: cluster.raylets() == 1)
+        yield cluster
 
 
 def autoscaling(commands: dict[str, list[str]]) -> dict[str, object]:
@@ -160,8 +160,8 @@ def finished(process: "subprocess.Popen[str]") -> tuple[int, str]:
 
 def test_who_cannot_join_is_told(cluster: Cluster) -> None:
     """Only a Ray of another machine, with a token, refuses them; Ray itself would try for minutes."""
-    laptop = cluster.start("laptop", place=cluster.laptop)
-    stranger = cluster.start("stranger", place=cluster.head, RAY_AUTH_TOKEN="0" * 64)
+    laptop = cluster.start("laptop", host=cluster.laptop)
+    stranger = cluster.start("stranger", host=cluster.head, RAY_AUTH_TOKEN="0" * 64)
     code, text = finished(laptop)
     assert code == 2 and f"this machine is no node of the Ray at {ADDRESS}" in text, text
     code, text = finished(stranger)
@@ -198,14 +198,16 @@ def test_the_entry_point_of_a_rayjob_trains_on_nodes_without_a_common_file_syste
         """Do what the submitter does on the head; only the paths are others here."""
         submitter = starts(api, job)
         paths = {"data_root": cluster.data_root, "output_root": pods}
-        words = [
+        arguments = [
             next((f"{n}={p}" for n, p in paths.items() if word.startswith(f"{n}=")), word)
             for word in shlex.split(job["spec"]["entrypoint"])
         ]
         head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
-        variables = {one["name"]: one["value"] for one in head["env"] if one["name"] != "HOME"}
+        variables = {
+            variable["name"]: variable["value"] for variable in head["env"] if variable["name"] != "HOME"
+        }
         with subprocess.Popen(
-            [*cluster.head, *(sys.executable if word == "python" else word for word in words)],
+            [*cluster.head, *(sys.executable if word == "python" else word for word in arguments)],
             cwd=ROOT,
             env=cluster.environment | variables | {"RAY_ADDRESS": ADDRESS},
             stdout=subprocess.PIPE,
@@ -222,10 +224,10 @@ def test_the_entry_point_of_a_rayjob_trains_on_nodes_without_a_common_file_syste
     with FakeCluster(operate) as api:
         for name, role in NODES.items():
             api.node(name, role)
-        words = ["task=logreg", "workers=2", "division=open", "hardware=gcp_n1_standard_4", "seed=3"]
-        words += ["cluster=kuberay", IMAGE, f"output_root={tmp_path}"]
+        overrides = ["task=logreg", "workers=2", "division=open", "hardware=gcp_n1_standard_4", "seed=3"]
+        overrides += ["cluster=kuberay", IMAGE, f"output_root={tmp_path}"]
         run = subprocess.Popen(
-            [sys.executable, "-m", "mlbench.run", *words], cwd=ROOT, text=True,
+            [sys.executable, "-m", "mlbench.run", *overrides], cwd=ROOT, text=True,
             env={**os.environ, "KUBECONFIG": str(api.kubeconfig(tmp_path))},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip

@@ -41,11 +41,11 @@ def line(process: subprocess.Popen[str]) -> str:
 def test_a_second_run_waits_until_the_first_is_killed_and_neither_is_marked() -> None:
     first = other("wait")
     assert line(first) == "holds False"
-    told = threading.Event()
+    event = threading.Event()
     second = MachineLock()
-    waiting = threading.Thread(target=second.acquire, kwargs={"wait": True, "on_wait": told.set})
+    waiting = threading.Thread(target=second.acquire, kwargs={"wait": True, "on_wait": event.set})
     waiting.start()
-    assert told.wait(PATIENCE_S)
+    assert event.wait(PATIENCE_S)
     assert waiting.is_alive()
     first.kill()  # the kernel frees the lock
     first.communicate()

@@ -75,8 +75,8 @@ def test_a_rate_is_that_since_the_sample_before(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(monitor.psutil, "net_io_counters", count)
     sampler = NodeMonitor()
     samples = [sampler.read() for _ in range(3)]
-    assert [one["network_receive_bytes_per_s"] for one in samples] == [100.0, 0.0, 1_000.0]
-    assert [one["network_transmit_bytes_per_s"] for one in samples] == [5.0, 50.0, 0.0]
+    assert [sample["network_receive_bytes_per_s"] for sample in samples] == [100.0, 0.0, 1_000.0]
+    assert [sample["network_transmit_bytes_per_s"] for sample in samples] == [5.0, 50.0, 0.0]
 
 
 def test_work_shows_as_cpu_utilization() -> None:

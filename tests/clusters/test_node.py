@@ -26,15 +26,15 @@ def root(tmp_path, monkeypatch):
 
 
 def test_node_agrees_with_the_systems_own_tools():
-    found = node.describe()
-    assert found.hostname == os.uname().nodename
-    assert found.kernel == os.uname().release
-    assert found.python == ".".join(map(str, sys.version_info[:3]))
-    assert found.logical_cpus == os.cpu_count()
-    assert found.affinity_cpus == len(os.sched_getaffinity(0))
-    assert found.affinity_cpus and found.logical_cpus
-    assert 1 <= found.usable_cpus <= found.affinity_cpus <= found.logical_cpus
-    assert found.memory_bytes == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    host = node.describe()
+    assert host.hostname == os.uname().nodename
+    assert host.kernel == os.uname().release
+    assert host.python == ".".join(map(str, sys.version_info[:3]))
+    assert host.logical_cpus == os.cpu_count()
+    assert host.affinity_cpus == len(os.sched_getaffinity(0))
+    assert host.affinity_cpus and host.logical_cpus
+    assert 1 <= host.usable_cpus <= host.affinity_cpus <= host.logical_cpus
+    assert host.memory_bytes == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def test_affinity_bounds_the_usable_cpus():
@@ -99,9 +99,9 @@ def test_affinity_bounds_the_usable_cpus():
 def test_control_groups_bound_cpus_and_memory(root, monkeypatch, files, quota, limit):
     root(files)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    found = node.describe()
-    assert (found.cpu_quota, found.memory_limit_bytes) == (quota, limit)
-    assert found.usable_cpus == {None: 8, 2.5: 2, 0.5: 1, 3.0: 3}[quota]
+    host = node.describe()
+    assert (host.cpu_quota, host.memory_limit_bytes) == (quota, limit)
+    assert host.usable_cpus == {None: 8, 2.5: 2, 0.5: 1, 3.0: 3}[quota]
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_gpus_are_what_the_driver_lists(monkeypatch):
 
 def test_a_driver_that_does_not_start_is_told_and_a_missing_one_is_not(monkeypatch):
     Driver(monkeypatch, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    found = node.describe()
-    assert found.gpus == [] and found.gpu_error == "Driver Not Loaded"
+    host = node.describe()
+    assert host.gpus == [] and host.gpu_error == "Driver Not Loaded"
     with NodeMonitor() as monitor:  # and the samples go on without GPUs
         assert not any(name.startswith("gpu") for name in monitor.read())
     Driver(monkeypatch, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
@@ -175,10 +175,10 @@ def test_a_driver_that_does_not_start_is_told_and_a_missing_one_is_not(monkeypat
 @pytest.mark.gpu
 def test_a_real_gpu_has_a_driver_memory_cuda_and_nccl():
     torch = pytest.importorskip("torch")
-    found = node.describe()
-    assert found.gpus and (found.gpus[0].memory_bytes or 0) > 2**30
-    assert found.gpus[0].driver and found.cuda == torch.version.cuda
-    assert found.nccl is None or found.nccl[0].isdigit()
+    host = node.describe()
+    assert host.gpus and (host.gpus[0].memory_bytes or 0) > 2**30
+    assert host.gpus[0].driver and host.cuda == torch.version.cuda
+    assert host.nccl is None or host.nccl[0].isdigit()
 
 
 def test_a_quiet_machine_has_no_warnings(root, monkeypatch):
@@ -210,9 +210,9 @@ def test_each_source_of_noise_is_one_sentence(root, monkeypatch, path, text, sen
             (f"sys/devices/system/cpu/{path}", text),
         ]
     )
-    (found,) = node.describe().warnings
-    assert sentence in found
-    assert node.warnings(before_run=False) == [found]
+    (warning,) = node.describe().warnings
+    assert sentence in warning
+    assert node.warnings(before_run=False) == [warning]
 
 
 @pytest.mark.parametrize(
@@ -231,14 +231,16 @@ def test_a_large_object_store_above_torch_is_a_warning(root, torch, store, libc,
         "7ffc54a00000-7ffc54a21000 rw-p 00000000 00:00 0 [stack]",
     )
     root([("proc/self/maps", "\n".join(lines))])
-    found = node.warnings(before_run=False)
-    assert len(found) == warnings
-    assert all("object store of 7.0 GiB lies between torch's code and Python's" in one for one in found)
+    messages = node.warnings(before_run=False)
+    assert len(messages) == warnings
+    assert all(
+        "object store of 7.0 GiB lies between torch's code and Python's" in message for message in messages
+    )
 
 
 def test_load_is_a_warning_only_before_the_run_makes_its_own(root, monkeypatch):
     cpus = node.usable_cpus()
     monkeypatch.setattr(os, "getloadavg", lambda: (cpus + 0.5, 0.0, 0.0))
-    (found,) = node.warnings(before_run=True)
-    assert f"{cpus + 0.5:.1f} on {cpus} CPUs" in found
+    (warning,) = node.warnings(before_run=True)
+    assert f"{cpus + 0.5:.1f} on {cpus} CPUs" in warning
     assert node.warnings(before_run=False) == []

@@ -23,7 +23,7 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def write(*servers: psutil.Process, created: float = 0.0) -> Path:
         path = tmp_path / "mlbench" / "ray.json"
         path.parent.mkdir(exist_ok=True)
-        entries = [{"pid": one.pid, "created": one.create_time() + created} for one in servers]
+        entries = [{"pid": server.pid, "created": server.create_time() + created} for server in servers]
         path.write_text(json.dumps({"address": "127.0.0.1:1", "servers": entries}))
         return path
 

@@ -20,7 +20,7 @@ STANDARD = "cluster=attached hardware=gcp_n1_standard_4"
 
 
 @pytest.mark.parametrize(
-    ("words", "nodes", "expected"),
+    ("overrides", "nodes", "expected"),
     [
         # this machine: all CPUs shared out; more threads than CPUs share them and are marked
         ("workers=2", [SMALL], WorkerResources({"CPU": 1.0}, "PACK", 2, False)),
@@ -45,12 +45,12 @@ STANDARD = "cluster=attached hardware=gcp_n1_standard_4"
         ("hardware=gcp_n1_standard_4 workers=1", [SMALL], WorkerResources({"CPU": 1.0}, "PACK", 3, False)),
     ],
 )
-def test_a_worker_s_share(words: str, nodes: list[dict[str, float]], expected: WorkerResources) -> None:
-    assert worker_resources(compose(words.split()), nodes) == expected
+def test_a_worker_s_share(overrides: str, nodes: list[dict[str, float]], expected: WorkerResources) -> None:
+    assert worker_resources(compose(overrides.split()), nodes) == expected
 
 
 @pytest.mark.parametrize(
-    ("words", "nodes", "told"),
+    ("overrides", "nodes", "message"),
     [
         ("cluster=attached workers=9", [SMALL] * 2, r"workers=9 needs 9 CPUs.* room for 8 .*say workers=8\)"),
         ("backend=nccl workers=4", [ONE_GPU], "needs 4 GPUs.*say workers=1, or cluster=attached"),
@@ -67,10 +67,10 @@ def test_a_worker_s_share(words: str, nodes: list[dict[str, float]], expected: W
     ],
 )
 def test_what_does_not_fit_is_refused_with_a_way_out(
-    words: str, nodes: list[dict[str, float]], told: str
+    overrides: str, nodes: list[dict[str, float]], message: str
 ) -> None:
-    with pytest.raises(UserError, match=told):
-        worker_resources(compose(words.split()), nodes)
+    with pytest.raises(UserError, match=message):
+        worker_resources(compose(overrides.split()), nodes)
 
 
 class Autoscaled:
@@ -88,15 +88,15 @@ class Autoscaled:
 
     def nodes(self) -> list[dict[str, object]]:
         self.count = min(self.most, self.count + bool(self.requests))
-        one = {"Alive": True, "NodeID": "n", "Resources": dict(SMALL)}
-        return [one] * self.count + [{"Alive": False, "NodeID": "dead", "Resources": {"CPU": 64.0}}]
+        node = {"Alive": True, "NodeID": "n", "Resources": dict(SMALL)}
+        return [node] * self.count + [{"Alive": False, "NodeID": "dead", "Resources": {"CPU": 64.0}}]
 
 
 def test_an_autoscaler_is_asked_for_whole_nodes_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Autoscaled(monkeypatch, most=3)
     experiment = compose(f"{STANDARD} workers=3 cluster.wait_s=60".split())
-    found = placement.reserve(experiment, host="h")
-    assert found.node_ids == ["n"] * 3 and found.placement == "STRICT_SPREAD"
+    reservation = placement.reserve(experiment, host="h")
+    assert reservation.node_ids == ["n"] * 3 and reservation.placement == "STRICT_SPREAD"
     assert cluster.requests == [[{"CPU": 3.0}] * 3] * 3 + [[]]  # at last it is taken back
 
 

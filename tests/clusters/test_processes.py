@@ -20,14 +20,14 @@ def start() -> Iterator[Callable[..., psutil.Process]]:
     """Start Python with these words; end it and what is below it after the test."""
     begun: list[subprocess.Popen[bytes]] = []
 
-    def run(*words: str) -> psutil.Process:
-        begun.append(subprocess.Popen([sys.executable, *words]))
+    def run(*arguments: str) -> psutil.Process:
+        begun.append(subprocess.Popen([sys.executable, *arguments]))
         return psutil.Process(begun[-1].pid)
 
     yield run
     for process in begun:
-        for one in processes.below([process.pid]):
-            one.kill()
+        for child in processes.below([process.pid]):
+            child.kill()
         process.wait()
 
 

@@ -31,8 +31,8 @@ def test_every_task_recipe_and_scale_composes(task: str, scale: str) -> None:
 @pytest.mark.parametrize("group", [group for group in GROUPS if group != "task"])
 def test_every_choice_of_every_group_composes(group: str) -> None:
     for choice in choices(group):
-        words = [f"{group}={choice}", *(["division=open"] if group == "sync" else [])]
-        assert getattr(compose(words), group).name == choice
+        overrides = [f"{group}={choice}", *(["division=open"] if group == "sync" else [])]
+        assert getattr(compose(overrides), group).name == choice
 
 
 # Counts and factors that their name explains; a recipe or scale repeats names explained above it.
@@ -65,7 +65,7 @@ def test_every_number_in_conf_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "message"),
     [
         (["wrokers=3"], "wrokers is unknown: did you mean workers?"),
         (["task=resnet2"], "task=resnet2 is unknown: did you mean resnet20?"),
@@ -87,10 +87,10 @@ def test_every_number_in_conf_says_what_it_is() -> None:
         (["seed=-1"], "seed=-1: must be greater than or equal to 0"),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence(words: list[str], told: str) -> None:
+def test_a_mistake_is_told_in_one_sentence(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        compose(words)
-    assert told in str(caught.value)
+        compose(overrides)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -109,9 +109,9 @@ def test_the_closed_division_names_field_values_rule_and_way_out() -> None:
 
 
 def test_the_open_division_lists_what_differs() -> None:
-    words = ["task.momentum=0.5", "division=open"]
-    assert vars(compose(words).task)["momentum"] == 0.5
-    (deviation,) = compose(words).deviations
+    overrides = ["task.momentum=0.5", "division=open"]
+    assert vars(compose(overrides).task)["momentum"] == 0.5
+    (deviation,) = compose(overrides).deviations
     assert (deviation.field, deviation.given, deviation.reference) == ("task.momentum", 0.5, 0.9)
 
 
@@ -157,13 +157,21 @@ def test_the_name_of_a_choice_is_not_set_by_itself(group: str) -> None:
 
 @pytest.mark.parametrize("division", ["closed", "open"])
 def test_an_overridden_hardware_profile_is_declared(division: str) -> None:
-    words = ["hardware=gcp_n1_t4", f"division={division}", "hardware.gpu_model=null", "hardware.cpus=null"]
-    assert [one.field for one in compose(words).deviations] == ["hardware.cpus", "hardware.gpu_model"]
+    overrides = [
+        "hardware=gcp_n1_t4",
+        f"division={division}",
+        "hardware.gpu_model=null",
+        "hardware.cpus=null",
+    ]
+    assert [deviation.field for deviation in compose(overrides).deviations] == [
+        "hardware.cpus",
+        "hardware.gpu_model",
+    ]
     price = ["usd_per_hour=0.5", "date=2026-11-20", "source=quote"]
     free = [
         "hardware=gcp_n1_t4",
         "hardware.threads_per_worker=2",
-        *(f"hardware.price.{one}" for one in price),
+        *(f"hardware.price.{setting}" for setting in price),
     ]
     assert compose([*free, f"division={division}"]).deviations == ()
 

@@ -35,8 +35,8 @@ REFERENCE = {
     ],
 )
 def test_a_deviation_names_its_rule(change: dict, field: str, rule: str, fixed: bool) -> None:
-    (found,) = deviations({**REFERENCE, **change}, REFERENCE, Lists())
-    assert (found.field, found.rule, found.fixed) == (field, rule, fixed)
+    (deviation,) = deviations({**REFERENCE, **change}, REFERENCE, Lists())
+    assert (deviation.field, deviation.rule, deviation.fixed) == (field, rule, fixed)
 
 
 def test_free_fields_may_differ() -> None:
@@ -45,8 +45,13 @@ def test_free_fields_may_differ() -> None:
 
 
 def test_a_declared_field_may_differ_and_says_so() -> None:
-    (found,) = deviations({**REFERENCE, "hardware": {"gpus": 8, "price": 1}}, REFERENCE, Lists())
-    assert (found.field, found.rule, found.declared, found.fixed) == ("hardware.gpus", "R14", True, False)
+    (deviation,) = deviations({**REFERENCE, "hardware": {"gpus": 8, "price": 1}}, REFERENCE, Lists())
+    assert (deviation.field, deviation.rule, deviation.declared, deviation.fixed) == (
+        "hardware.gpus",
+        "R14",
+        True,
+        False,
+    )
 
 
 def test_a_field_that_only_one_side_has_is_a_deviation() -> None:

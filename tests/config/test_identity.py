@@ -13,15 +13,15 @@ PRICE = ["usd_per_hour=0.5", "usd_per_hour_spot=0.1", "date=2026-11-20", "source
 
 
 def test_every_field_is_in_one_list() -> None:
-    for words in ([], [T4, "cluster=attached", "backend=nccl"]):
-        for field in flatten(compose(words).plain()):
-            lists = [one for one in (IDENTITY, PRESENTATION, OPERATION) if identity.listed(field, one)]
+    for overrides in ([], [T4, "cluster=attached", "backend=nccl"]):
+        for field in flatten(compose(overrides).plain()):
+            lists = [group for group in (IDENTITY, PRESENTATION, OPERATION) if identity.listed(field, group)]
             lists += [LOCATION] if identity.listed(field, LOCATION) and not lists else []
             assert len(lists) == 1, field
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ["workers=3"],
         ["goal=light"],
@@ -48,8 +48,8 @@ def test_every_field_is_in_one_list() -> None:
         ["hardware.workers_per_node=1"],
     ],
 )
-def test_what_decides_a_measurement_is_in_the_key(words: list[str]) -> None:
-    assert key(compose(words)) != key(compose())
+def test_what_decides_a_measurement_is_in_the_key(overrides: list[str]) -> None:
+    assert key(compose(overrides)) != key(compose())
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_versions_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_price_labels_paths_and_operation_are_not_in_the_key(tmp_path: Path) -> None:
-    priced = [T4, *(f"hardware.price.{one}" for one in PRICE), "hardware.description=another"]
+    priced = [T4, *(f"hardware.price.{setting}" for setting in PRICE), "hardware.description=another"]
     more = ["seed=3", "verbose=true", "force=true", "max_failures=2", "backend.timeout_s=5", "study=s"]
     more += [f"data_root={tmp_path}", f"output_root={tmp_path}", "tracking_uri=http://x"]
     assert key(compose([*priced, *more])) == key(compose([T4]))

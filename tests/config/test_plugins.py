@@ -80,7 +80,7 @@ def test_hydra_s_search_path_adds_a_folder(tmp_path: Path, address: str) -> None
     (tmp_path / "hardware" / "mine.yaml").write_text(own.replace("name: local", "name: mine"))
     experiment = compose.compose([f"hydra.searchpath=['{address.format(tmp_path)}']", "hardware=mine"])
     assert experiment.hardware.name == "mine"
-    assert "hardware" in [one.field for one in experiment.deviations]
+    assert "hardware" in [deviation.field for deviation in experiment.deviations]
     with pytest.raises(UserError, match="hardware=mine is unknown"):
         compose.compose(["hardware=mine"])
 
@@ -106,7 +106,7 @@ def test_a_user_s_own_folder_adds_choices_that_are_never_official(mine: Path) ->
     assert "mine" in compose.choices("hardware")
     experiment = compose.compose(["hardware=mine", "scale=official"])
     assert experiment.hardware.name == "mine"
-    assert [one.field for one in experiment.deviations] == ["hardware"]
+    assert [deviation.field for deviation in experiment.deviations] == ["hardware"]
 
 
 NO_DATASET = "name: logreg\nrecipe: own\nrecipes: {own: {}}\nscales: {mini: {}, official: {}}"
@@ -123,7 +123,7 @@ def test_a_task_of_the_user_s_varies_a_shipped_one(mine: Path) -> None:
     (mine / "task" / "wide.yaml").write_text("defaults: [resnet20, _self_]\nvariant: v2\n")
     experiment = compose.compose(["task=wide"])
     assert (experiment.task.name, vars(experiment.task)["variant"]) == ("resnet20", "v2")
-    assert [(one.field, one.given) for one in experiment.deviations] == [
+    assert [(deviation.field, deviation.given) for deviation in experiment.deviations] == [
         ("task", "wide"),
         ("task.variant", "v2"),
     ]

@@ -20,19 +20,21 @@ GOLDEN = Path(__file__).with_name("recipes.yaml")
 
 def resolved() -> dict[str, dict[str, Any]]:
     """Return every value of every task, by task, recipe and scale; what all tasks share under `shared`."""
-    found: dict[str, dict[str, Any]] = {}
+    values: dict[str, dict[str, Any]] = {}
     for task in sorted({*choices("task")} - {"script"}):  # whose recipe is the script
         recipes = yaml.safe_load(plugins.files("task")[task].read_text())["recipes"]
         for recipe in recipes:
             for scale in ("official", "mini"):
-                words = [f"task={task}", f"task.recipe={recipe}", f"scale={scale}"]
-                plain = compose(words).plain()
-                found[f"{task} {recipe} {scale}"] = flatten(plain["task"])
+                overrides = [f"task={task}", f"task.recipe={recipe}", f"scale={scale}"]
+                plain = compose(overrides).plain()
+                values[f"{task} {recipe} {scale}"] = flatten(plain["task"])
     for group in ("sync", "division"):
         for choice in choices(group):
-            words = [f"{group}={choice}"] if group == "division" else [f"{group}={choice}", "division=open"]
-            found[f"{group} {choice}"] = flatten(compose(words).plain()[group])
-    return found
+            overrides = (
+                [f"{group}={choice}"] if group == "division" else [f"{group}={choice}", "division=open"]
+            )
+            values[f"{group} {choice}"] = flatten(compose(overrides).plain()[group])
+    return values
 
 
 @pytest.fixture(scope="module")

@@ -35,10 +35,10 @@ def package(tmp_path: Path) -> Path:
     return folder
 
 
-def contract(package: Path, *words: str) -> str:
+def contract(package: Path, *arguments: str) -> str:
     """Return what `pytest` prints in the package's folder."""
     environment = {**os.environ, "PYTHONPATH": f"{package}:{ROOT}"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True)
     return done.stdout + done.stderr
 
@@ -92,7 +92,7 @@ def test_the_page_has_every_field_of_a_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (["task=My-Task"], "task=My-Task: a new task has a name of lower-case letters, digits and _"),
         (["task=class"], "task=class: a new task has a name of"),
@@ -102,10 +102,10 @@ def test_the_page_has_every_field_of_a_task() -> None:
     ],
 )
 def test_a_mistake_writes_nothing(
-    words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run.main(["--new", *words]) == 2
+    assert run.main(["--new", *arguments]) == 2
     assert sentence in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 

@@ -113,8 +113,8 @@ def test_rows_of_any_length_come_back_however_they_were_cut(tmp_path_factory, ro
     assert arrow.column(table, "pair").tolist() == [[i, -i] for i in range(len(rows))]
     for name, expected in (("tokens", tokens), ("bytes", raw)):
         values, offsets = arrow.list_column(table, name)
-        found = [values[a:b].tolist() for a, b in zip(offsets, offsets[1:], strict=False)]
-        assert found == [list(row) for row in expected]
+        result = [values[a:b].tolist() for a, b in zip(offsets, offsets[1:], strict=False)]
+        assert result == [list(row) for row in expected]
 
 
 def test_ragged_columns_are_mapped_too(tmp_path):
@@ -164,11 +164,11 @@ def test_the_manifest_says_where_the_data_come_from_and_nothing_of_when_or_where
         writer.extra["mean"] = 0.5
         fill(writer)
 
-    one = arrow.write_dataset(tmp_path / "one", fill_from_file, manifest=HEAD)
-    two = arrow.write_dataset(tmp_path / "two", fill_from_file, manifest=HEAD)
-    assert (one / "manifest.json").read_bytes() == (two / "manifest.json").read_bytes()
-    manifest = json.loads((one / "manifest.json").read_text())
-    sha256 = subprocess.run(["sha256sum", one / "train.arrow"], capture_output=True, text=True)
+    first = arrow.write_dataset(tmp_path / "one", fill_from_file, manifest=HEAD)
+    second = arrow.write_dataset(tmp_path / "two", fill_from_file, manifest=HEAD)
+    assert (first / "manifest.json").read_bytes() == (second / "manifest.json").read_bytes()
+    manifest = json.loads((first / "manifest.json").read_text())
+    sha256 = subprocess.run(["sha256sum", first / "train.arrow"], capture_output=True, text=True)
     assert manifest == {
         "format": 1,
         **HEAD,
@@ -185,23 +185,23 @@ def test_the_manifest_says_where_the_data_come_from_and_nothing_of_when_or_where
             "train": {
                 "file": "train.arrow",
                 "rows": 5,
-                "bytes": (one / "train.arrow").stat().st_size,
+                "bytes": (first / "train.arrow").stat().st_size,
                 "sha256": sha256.stdout.split()[0],
             },
             "test": manifest["splits"]["test"],
         },
     }
-    assert {path.name for path in one.iterdir()} == {
+    assert {path.name for path in first.iterdir()} == {
         "croissant.json", "manifest.json", "test.arrow", "train.arrow",
     }  # fmt: skip
 
 
 def test_the_short_hash_tells_data_apart_but_not_versions_of_mlbench(tmp_path, monkeypatch):
-    one, other = made(tmp_path / "one"), made(tmp_path / "other", parameters={"seed": 2})
+    first, other = made(tmp_path / "one"), made(tmp_path / "other", parameters={"seed": 2})
     monkeypatch.setattr("mlbench.__version__", "9.9.9")
     same = made(tmp_path / "same")
-    assert re.fullmatch("[0-9a-f]{16}", arrow.manifest_hash(one))
-    assert arrow.manifest_hash(one) == arrow.manifest_hash(same) != arrow.manifest_hash(other)
+    assert re.fullmatch("[0-9a-f]{16}", arrow.manifest_hash(first))
+    assert arrow.manifest_hash(first) == arrow.manifest_hash(same) != arrow.manifest_hash(other)
 
 
 def test_a_data_set_that_is_there_is_not_touched(tmp_path):

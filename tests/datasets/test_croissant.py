@@ -25,8 +25,8 @@ def splits(writer: arrow.DatasetWriter) -> None:
 def valid(path: Path) -> dict[str, Any]:
     """Return a description that MLCommons' own validator accepts."""
     mlcroissant = pytest.importorskip("mlcroissant", reason="pip install mlcroissant")
-    found = mlcroissant.Dataset(jsonld=str(path)).metadata
-    assert found.issues.errors == set() or list(found.issues.errors) == []
+    metadata = mlcroissant.Dataset(jsonld=str(path)).metadata
+    assert metadata.issues.errors == set() or list(metadata.issues.errors) == []
     return json.loads(path.read_text())
 
 
@@ -35,11 +35,13 @@ def test_a_prepared_data_set_has_a_valid_description(tmp_path: Path) -> None:
     folder = arrow.write_dataset(tmp_path / "small", splits, manifest=MANIFEST)
     described = valid(folder / croissant.NAME)
     manifest = arrow.read_manifest(folder)
-    files = {one["name"]: one["sha256"] for one in described["distribution"]}
+    files = {file["name"]: file["sha256"] for file in described["distribution"]}
     assert files == {split["file"]: split["sha256"] for split in manifest["splits"].values()}
     assert described["url"] == "https://example.org/data" and described["license"] == "CC0-1.0"
     train, test = described["recordSet"]
-    kinds = {one["name"]: (one["dataType"], one.get("repeated")) for one in train["field"] + test["field"]}
+    kinds = {
+        field["name"]: (field["dataType"], field.get("repeated")) for field in train["field"] + test["field"]
+    }
     assert kinds == {"x": ("sc:Float", True), "y": ("sc:Integer", None), "text": ("sc:Text", None)}
 
 

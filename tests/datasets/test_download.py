@@ -105,8 +105,8 @@ def test_where_the_client_fails_a_mirror_is_asked_and_else_both_reasons_are_told
     assert left(tmp_path / "downloads") == []
     with serve(file=CONTENT) as mirror:
         urls = (mirror.url + "file",)
-        found = fetch(Archive(urls, "file", sha256=SHA256, size=len(CONTENT), command=command), tmp_path)
-    assert found.read_bytes() == CONTENT
+        path = fetch(Archive(urls, "file", sha256=SHA256, size=len(CONTENT), command=command), tmp_path)
+    assert path.read_bytes() == CONTENT
 
 
 def test_file_addresses_work(tmp_path):
@@ -122,10 +122,10 @@ def test_a_broken_transfer_goes_on_where_it_stopped(tmp_path, cuts):
     with serve(file=CONTENT) as mirror:
         mirror.breaks_after["file"] = list(cuts)
         target = download([mirror.url + "file"], tmp_path / "file", sha256=SHA256)
-        asked = [at for _, at in mirror.requests]
+        ranges = [at for _, at in mirror.requests]
     assert target.read_bytes() == CONTENT
     stops = [f"bytes={sum(cuts[: n + 1])}-" for n in range(len(cuts))]
-    assert asked == [None, *stops]
+    assert ranges == [None, *stops]
 
 
 def test_a_later_call_goes_on_too(tmp_path):
@@ -253,10 +253,10 @@ def test_the_second_mirror_helps_when_the_first_does_not(tmp_path, first):
 
 
 def test_the_second_mirror_goes_on_with_what_the_first_sent(tmp_path):
-    with serve(file=CONTENT) as one, serve(file=CONTENT) as two:
-        one.breaks_after["file"] = [1000]
-        download([one.url + "file", two.url + "file"], tmp_path / "file", sha256=SHA256)
-        assert two.requests == [("file", "bytes=1000-")]
+    with serve(file=CONTENT) as first, serve(file=CONTENT) as second:
+        first.breaks_after["file"] = [1000]
+        download([first.url + "file", second.url + "file"], tmp_path / "file", sha256=SHA256)
+        assert second.requests == [("file", "bytes=1000-")]
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 

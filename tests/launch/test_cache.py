@@ -17,7 +17,7 @@ from mlbench.clusters import node
 from mlbench.config import compose, identity, overrides, plugins
 from mlbench.launch import cache, execute
 from mlbench.record import provenance
-from mlbench.record.record import Node, Submission
+from mlbench.record.record import JobSubmission, Node
 from tools.freeze import MEASURING
 
 GPU = {"name": "NVIDIA T4"}
@@ -57,13 +57,13 @@ def test_another_machine_does_not(other: dict[str, Any]) -> None:
 
 def test_a_submitted_run_stands_for_one_in_the_same_image() -> None:
     submitted = here(code="of the image").model_copy(
-        update={"submission": Submission(name="n", namespace="s", command="c", image="mlbench@sha256:1")}
+        update={"submission": JobSubmission(name="n", namespace="s", command="c", image="mlbench@sha256:1")}
     )
     assert cache.obstacle(submitted, image="mlbench@sha256:1") is None
     for other, image in ((submitted, "mlbench@sha256:2"), (here(), "mlbench@sha256:1")):
         assert cache.obstacle(other, image=image) == "it ran in another image"
     assert "other code" in (cache.obstacle(submitted) or ""), "here only for the same code"
-    without = submitted.model_copy(update={"submission": Submission(name="n", namespace="s", command="c")})
+    without = submitted.model_copy(update={"submission": JobSubmission(name="n", namespace="s", command="c")})
     assert "other code" in (cache.obstacle(without) or ""), "no image is not the same image"
 
 
@@ -113,12 +113,12 @@ def forget() -> None:
             function.cache_clear()
 
 
-def measured(output_root: Path, words: tuple[str, ...] = WORDS) -> str:
+def measured(output_root: Path, overrides: tuple[str, ...] = WORDS) -> str:
     """Leave a finished run with the code as it is; return its name."""
-    experiment = compose.compose(words)
+    experiment = compose.compose(overrides)
     name = f"2026-11-21T034501-123-logreg-w1-{3:x}"
     (output_root / name).mkdir(parents=True)
-    one = here().model_copy(
+    record = here().model_copy(
         update={
             "run_id": name,
             "key": identity.key(experiment),
@@ -130,7 +130,7 @@ def measured(output_root: Path, words: tuple[str, ...] = WORDS) -> str:
             "time_to_accuracy": None,
         }
     )
-    save(one, output_root / name)
+    save(record, output_root / name)
     return name
 
 
@@ -139,9 +139,9 @@ def measured(output_root: Path, words: tuple[str, ...] = WORDS) -> str:
 def test_a_run_is_lost_with_what_may_change_its_number_and_with_nothing_else(
     name: str, copy: Path, tmp_path: Path
 ) -> None:
-    words = [*WORDS, f"output_root={tmp_path}"]
+    overrides = [*WORDS, f"output_root={tmp_path}"]
     before = measured(tmp_path)
-    assert getattr(cache.find_cached(compose.compose(words), data=None), "run_id", None) == before
+    assert getattr(cache.find_cached(compose.compose(overrides), data=None), "run_id", None) == before
     sources = provenance.sources()
     file, old, new, decides = EDITS[name]
     path = copy / file
@@ -150,7 +150,7 @@ def test_a_run_is_lost_with_what_may_change_its_number_and_with_nothing_else(
     path.write_text((text or "").replace(old, new, 1) if old else (text or "") + new)
     try:
         forget()
-        again = cache.find_cached(compose.compose(words), data=None)
+        again = cache.find_cached(compose.compose(overrides), data=None)
         assert (again is None) is decides
         assert provenance.sources() != sources, "what is official rests on all of it"
     finally:
@@ -199,16 +199,16 @@ def test_the_code_of_a_plug_in_is_part_of_what_was_measured(
 
 def test_a_run_that_now_deviates_otherwise_is_measured_again(copy: Path, tmp_path: Path) -> None:
     """The values are the same; the list of what differs from the reference is not."""
-    words = (*WORDS, "division=open", "task.decay_factor=0.7", f"output_root={tmp_path}")
-    measured(tmp_path, words)
-    before = cache.find_cached(compose.compose(words), data=None)
+    overrides = (*WORDS, "division=open", "task.decay_factor=0.7", f"output_root={tmp_path}")
+    measured(tmp_path, overrides)
+    before = cache.find_cached(compose.compose(overrides), data=None)
     assert before is not None and before.deviations
     path = copy / "conf/task/logreg.yaml"
     text = path.read_text()
     path.write_text(text.replace("decay_factor: 0.75", "decay_factor: 0.7"))
     try:
         forget()
-        again = compose.compose(words)
+        again = compose.compose(overrides)
         assert identity.key(again) == before.key and cache.find_cached(again, data=None) is None
     finally:
         path.write_text(text)

@@ -53,16 +53,21 @@ def connect(_: Any) -> Iterator[Connection]:
 def test_from_the_command_to_the_third_forward_pass(
     tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["task=logreg", f"output_root={tmp_path}", f"data_root={data_root}", "cluster.exclusive=false"]
+    overrides = [
+        "task=logreg",
+        f"output_root={tmp_path}",
+        f"data_root={data_root}",
+        "cluster.exclusive=false",
+    ]
     monkeypatch.setattr(execute.clusters, "connect", connect)
     monkeypatch.setattr(run.signals, "exit_with_parent", lambda: None)  # this process is the tests'
     driver: list[tuple[str, str]] = []
     monkeypatch.setattr(ray.train, "ScalingConfig", stopping(driver))
     with pytest.raises(Reached):
-        run.main(words)
+        run.main(overrides)
 
     spec = worker_process.WorkerSpec(
-        compose(words), 1, 1, ("", 0), "", str(tmp_path / "log"), None, clock.epoch()
+        compose(overrides), 1, 1, ("", 0), "", str(tmp_path / "log"), None, clock.epoch()
     )
     node = Node(hostname="here", usable_cpus=1)
     monkeypatch.setattr(worker_process, "build_worker", lambda _: mini_worker(Worker(), data_root))

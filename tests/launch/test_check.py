@@ -10,25 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlbench.launch.check import machines, pairs, verdict
-from mlbench.launch.check.pairs import Pair
+from mlbench.launch.check.pairs import MachinePair
 
 HOSTS = ["a", "b", "c", "d"]
 RATE = 1.25e8  # B/s
 
 
-def measured(rates: dict[Any, float] | None = None, lost: dict[Any, float] | None = None) -> list[Pair]:
+def measured(
+    rates: dict[Any, float] | None = None, lost: dict[Any, float] | None = None
+) -> list[MachinePair]:
     """Return every pair both ways; `rates` and `lost` say what a machine, or an ordered pair, is worse by."""
 
     def worst(values: dict[Any, float], pair: tuple[int, int], default: float, choose: Any) -> float:
         return choose([values.get(key, default) for key in (pair, *pair)])
 
     return [
-        Pair(*pair, 1e-3, RATE * worst(rates or {}, pair, 1.0, min), worst(lost or {}, pair, 0.0, max))
+        MachinePair(*pair, 1e-3, RATE * worst(rates or {}, pair, 1.0, min), worst(lost or {}, pair, 0.0, max))
         for pair in itertools.permutations(range(4), 2)
     ]
 
 
-def faults(some: list[Pair], flops: tuple[float, ...] = (9e9,) * 4, **options: Any) -> list[str]:
+def faults(some: list[MachinePair], flops: tuple[float, ...] = (9e9,) * 4, **options: Any) -> list[str]:
     rates = [{"threads": 1, "cpu_gemm_flops_per_s": each} for each in flops]
     options = {"expected_bytes_per_s": None, "gpus": [[]] * 4} | options
     return verdict.faults(HOSTS, rates, options.pop("gpus"), some, **options)
@@ -78,15 +80,22 @@ def test_every_two_machines_meet_once_and_nobody_twice_in_a_round(count: int) ->
 
 
 def test_the_best_of_several_looks_counts() -> None:
-    busy, quiet = Pair(0, 1, 2e-3, 1e6, 0.1), Pair(0, 1, 1e-3, 9e5, 0.0)
-    assert pairs.better(busy, quiet) == pairs.better(quiet, busy) == Pair(0, 1, 1e-3, 1e6, 0.0)
+    busy, quiet = MachinePair(0, 1, 2e-3, 1e6, 0.1), MachinePair(0, 1, 1e-3, 9e5, 0.0)
+    assert pairs.better(busy, quiet) == pairs.better(quiet, busy) == MachinePair(0, 1, 1e-3, 1e6, 0.0)
 
 
 def test_what_it_says_to_people_names_the_faults_or_that_there_is_none() -> None:
-    found = {"machines": HOSTS, "pairs": pairs.plain(measured()), "ring_busbw_bytes_per_s": 1e8, "faults": []}
-    assert machines.text(found).splitlines()[-1] == "nothing is slow and no packet is lost"
-    assert machines.text(found | {"faults": ["x is slow"]}).splitlines()[-1] == "x is slow"
-    assert machines.text(found).startswith("4 machines, 12 links both ways: 1 Gbit/s to 1 Gbit/s, all-reduce")
+    result = {
+        "machines": HOSTS,
+        "pairs": pairs.plain(measured()),
+        "ring_busbw_bytes_per_s": 1e8,
+        "faults": [],
+    }
+    assert machines.text(result).splitlines()[-1] == "nothing is slow and no packet is lost"
+    assert machines.text(result | {"faults": ["x is slow"]}).splitlines()[-1] == "x is slow"
+    assert machines.text(result).startswith(
+        "4 machines, 12 links both ways: 1 Gbit/s to 1 Gbit/s, all-reduce"
+    )
 
 
 @pytest.mark.slow
@@ -99,5 +108,5 @@ def test_on_emulated_hosts_what_is_wrong_is_named(case: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, as network= does")
     check: Any = import_module("check")
-    found = check.faults(case)
-    assert check.right(case, found), found
+    faults = check.faults(case)
+    assert check.right(case, faults), faults

@@ -10,7 +10,7 @@ RANKS = 256
 
 
 def test_the_outcome_is_sent_once_and_grows_with_the_nodes() -> None:
-    one, many = (
+    single, many = (
         WorkerResult(status="completed", nodes=[node.describe()] * ranks, gradient_bytes=8)
         for ranks in (1, RANKS)
     )
@@ -19,6 +19,6 @@ def test_the_outcome_is_sent_once_and_grows_with_the_nodes() -> None:
     others = [end_message(rank, many, {f"rank{rank}": b""}) for rank in range(1, RANKS)]
     assert all("result" in message and message["result"] is None for message in others)
     assert [list(message["profile"]) for message in others] == [[f"rank{n}"] for n in range(1, RANKS)]
-    alone = len(json.dumps(end_message(0, one, {})))
+    alone = len(json.dumps(end_message(0, single, {})))
     together = len(json.dumps(sent)) + sum(len(str(message)) for message in others)
     assert together <= RANKS * alone

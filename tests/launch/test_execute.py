@@ -34,10 +34,10 @@ def root(tmp_path: Path, empty_store: Path) -> Path:
     return zips.with_store(tmp_path / "runs", empty_store)
 
 
-def logreg(root: Path, data_root: Path, *words: str) -> Experiment:
+def logreg(root: Path, data_root: Path, *overrides: str) -> Experiment:
     """Return the experiment that driven.Run runs, with its seed."""
     return compose.compose(
-        ["task=logreg", "workers=2", "seed=7", f"output_root={root}", f"data_root={data_root}", *words]
+        ["task=logreg", "workers=2", "seed=7", f"output_root={root}", f"data_root={data_root}", *overrides]
     )
 
 
@@ -80,13 +80,13 @@ def test_a_run_that_finds_no_room_is_recorded_as_failed_and_can_be_deleted(
     with pytest.raises(UserError) as caught:
         execute.execute(logreg(root, data_root))
     assert caught.value is refusal
-    found, keys = left(root)
-    assert (found.status, found.error, found.validations) == ("failed", "no room (add nodes)", [])
+    record, keys = left(root)
+    assert (record.status, record.error, record.validations) == ("failed", "no room (add nodes)", [])
     assert keys == ["run_configuration", "run_result", "run_stop"]
-    assert {one.outcome for one in sync.sync_runs(root, None)} <= {"uploaded", "present"}
-    assert [one.outcome for one in sync.sync_runs(root, None)] == ["present"]
+    assert {run.outcome for run in sync.sync_runs(root, None)} <= {"uploaded", "present"}
+    assert [run.outcome for run in sync.sync_runs(root, None)] == ["present"]
     assert results.main(["delete", "status=failed", "--yes", f"output_root={root}"]) == 0
-    assert not (root / found.run_id).exists()
+    assert not (root / record.run_id).exists()
 
 
 def test_a_mistake_that_shows_after_hours_keeps_what_was_measured(
@@ -95,10 +95,10 @@ def test_a_mistake_that_shows_after_hours_keeps_what_was_measured(
     fails(UserError("the disk is full"), monkeypatch, trained=True)
     with pytest.raises(UserError, match="the disk is full"):
         execute.execute(logreg(root, data_root))
-    found, keys = left(root)
-    assert (found.status, found.error) == ("failed", "the disk is full")
-    assert [v.metrics["accuracy"] for v in found.validations] == [50.0] and found.best == 50.0
-    assert found.time_to_accuracy is None
+    record, keys = left(root)
+    assert (record.status, record.error) == ("failed", "the disk is full")
+    assert [v.metrics["accuracy"] for v in record.validations] == [50.0] and record.best == 50.0
+    assert record.time_to_accuracy is None
     assert keys == ["run_configuration", "validation", "run_result", "run_stop"]
 
 
@@ -114,7 +114,7 @@ def test_a_record_that_cannot_be_written_leaves_the_run_to_sync(
     (log,) = root.glob("*/events.jsonl")
     until(lambda: not any(thread.name == "mlflow" for thread in threading.enumerate()))
     os.close(uploader.lock(log.parent))
-    assert [one.outcome for one in sync.sync_runs(root, None)] == ["uploaded"]
+    assert [run.outcome for run in sync.sync_runs(root, None)] == ["uploaded"]
     assert left(root)[0].status == "failed"
 
 
@@ -124,8 +124,8 @@ def test_a_fault_that_nobody_foresaw_is_recorded_as_failed_and_raised(
     fails(RuntimeError("Version mismatch"), monkeypatch)
     with pytest.raises(RuntimeError, match="Version mismatch"):
         execute.execute(logreg(root, data_root))
-    found, _ = left(root)
-    assert (found.status, found.error) == ("failed", "RuntimeError: Version mismatch")
+    record, _ = left(root)
+    assert (record.status, record.error) == ("failed", "RuntimeError: Version mismatch")
 
 
 def own_files(folder: Path, *, rows: int) -> tuple[str, ...]:
@@ -136,9 +136,9 @@ def own_files(folder: Path, *, rows: int) -> tuple[str, ...]:
     return "division=open", "task.train_file=train", "task.test_file=test"
 
 
-def measured(root: Path, wanted: Experiment, *words: str, data: str | None) -> Record:
+def measured(root: Path, wanted: Experiment, *overrides: str, data: str | None) -> Record:
     """Leave a finished run of the experiment in output_root."""
-    finished = Run(root, *words)
+    finished = Run(root, *overrides)
     assert identity.key(finished.experiment) == identity.key(wanted)
     finished.validate(50.0)
     return finished.end("goal_not_reached", data_hash=data)
@@ -148,11 +148,11 @@ def test_a_run_stands_for_another_only_on_the_same_data(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails(UserError("it is measured again"), monkeypatch)
-    words = own_files(tmp_path / "a", rows=2)
+    overrides = own_files(tmp_path / "a", rows=2)
     own_files(tmp_path / "b", rows=3)
-    wanted = logreg(root, tmp_path / "data", *words)
+    wanted = logreg(root, tmp_path / "data", *overrides)
     monkeypatch.chdir(tmp_path / "a")
-    before = measured(root, wanted, *words, data=execute.check_data(wanted))
+    before = measured(root, wanted, *overrides, data=execute.check_data(wanted))
     assert execute.execute(wanted) == before
     monkeypatch.chdir(tmp_path / "b")  # the same words, another file
     with pytest.raises(UserError, match="it is measured again"):
@@ -165,9 +165,9 @@ def test_a_run_stands_for_another_only_on_the_same_data(
 
 
 def test_nobody_knows_a_user_s_files_on_the_nodes_of_a_cluster(root: Path, tmp_path: Path) -> None:
-    words = own_files(tmp_path / "a", rows=2)
-    wanted = logreg(root, tmp_path / "data", "cluster=attached", *words)
-    measured(root, wanted, "cluster=attached", *words, data="d")
+    overrides = own_files(tmp_path / "a", rows=2)
+    wanted = logreg(root, tmp_path / "data", "cluster=attached", *overrides)
+    measured(root, wanted, "cluster=attached", *overrides, data="d")
     assert execute.find_cached(wanted) is None
 
 
@@ -184,18 +184,18 @@ def test_small_data_is_compared_and_official_data_where_it_is_prepared(
 
 
 def test_a_run_on_one_kind_of_cluster_does_not_stand_for_another(root: Path, tmp_path: Path) -> None:
-    words = ("task=allreduce", "goal=none")
-    Run(root, *words).end("completed")
-    assert execute.find_cached(logreg(root, tmp_path / "data", *words, "cluster=attached")) is None
-    assert execute.find_cached(logreg(root, tmp_path / "data", *words, "division=open")) is None
+    overrides = ("task=allreduce", "goal=none")
+    Run(root, *overrides).end("completed")
+    assert execute.find_cached(logreg(root, tmp_path / "data", *overrides, "cluster=attached")) is None
+    assert execute.find_cached(logreg(root, tmp_path / "data", *overrides, "division=open")) is None
 
 
 def test_other_code_another_library_and_another_machine_are_measured_again(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("task=allreduce", "goal=none")
-    wanted = logreg(root, tmp_path / "data", *words)
-    there = Run(root, *words).end("completed")
+    overrides = ("task=allreduce", "goal=none")
+    wanted = logreg(root, tmp_path / "data", *overrides)
+    there = Run(root, *overrides).end("completed")
     software, machine = provenance.software(), node.describe()
     assert execute.find_cached(wanted) == there
     changes = [
@@ -209,8 +209,8 @@ def test_other_code_another_library_and_another_machine_are_measured_again(
 
 
 def test_a_task_without_data_is_reused(root: Path, tmp_path: Path) -> None:
-    words = ("task=allreduce", "goal=none")
-    wanted = logreg(root, tmp_path / "data", *words)
+    overrides = ("task=allreduce", "goal=none")
+    wanted = logreg(root, tmp_path / "data", *overrides)
     assert execute.find_cached(wanted) is None
-    there = Run(root, *words).end("completed")
+    there = Run(root, *overrides).end("completed")
     assert execute.find_cached(wanted) == there

@@ -50,9 +50,9 @@ def died() -> Exception:
     ],
 )
 def test_a_worker_s_end_is_one_sentence(failures: dict[int, Exception], sentence: str) -> None:
-    found = root_cause(WorkerGroupError("training failed", failures))
-    assert isinstance(found, WorkersFailed) and str(found).startswith(sentence)
-    assert "\n" not in str(found)
+    cause = root_cause(WorkerGroupError("training failed", failures))
+    assert isinstance(cause, WorkersFailed) and str(cause).startswith(sentence)
+    assert "\n" not in str(cause)
 
 
 def test_a_user_s_mistake_comes_before_what_follows_from_it() -> None:
@@ -74,8 +74,8 @@ def test_a_user_s_mistake_comes_before_what_follows_from_it() -> None:
     ],
 )
 def test_an_error_outside_the_workers_is_one_sentence(error: Exception, sentence: str) -> None:
-    found = root_cause(error)
-    assert isinstance(found, WorkersFailed) and str(found).startswith(sentence) and "\n" not in str(found)
+    cause = root_cause(error)
+    assert isinstance(cause, WorkersFailed) and str(cause).startswith(sentence) and "\n" not in str(cause)
 
 
 @pytest.mark.parametrize(

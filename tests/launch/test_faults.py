@@ -33,8 +33,8 @@ def start(kept_ray: dict[str, str], tmp_path: Path, data_root: Path, empty_store
     runs: list[Run] = []
     with_store(tmp_path, empty_store)
 
-    def begin(*words: str) -> Run:
-        runs.append(Run(kept_ray, tmp_path, data_root, *words))
+    def begin(*overrides: str) -> Run:
+        runs.append(Run(kept_ray, tmp_path, data_root, *overrides))
         return runs[-1]
 
     yield begin

@@ -111,13 +111,13 @@ def environment(
     }
 
 
-def start(environment: dict[str, str], *words: str, workers: int = 2) -> Run:
+def start(environment: dict[str, str], *overrides: str, workers: int = 2) -> Run:
     root = Path(environment["FAULTY_ROOT"]) / str(len(list(Path(environment["FAULTY_ROOT"]).iterdir())))
     with_store(root, Path(environment["FAULTY_STORE"]))
     data = root / "data"
     data.mkdir()
     environment = {**environment, "FAULTY_ROOT": str(root)}
-    return Run(environment, root, data, "task=faulty", f"workers={workers}", *words)
+    return Run(environment, root, data, "task=faulty", f"workers={workers}", *overrides)
 
 
 def finished(environment: dict[str, str], fault: str, *, workers: int = 2) -> tuple[int, str, Any]:
@@ -131,8 +131,10 @@ def test_an_exception_in_a_task_is_told_with_its_rank_line_and_log(environment: 
     code, output, record = finished({**environment, CACHE: environment[CACHE] + "-own"}, "key_error")
     shown = " ".join(output.split())
     assert code == 1 and record.status == "failed" and record.error is not None, output
-    told, _, log = record.error.partition("; log of rank 1: ")
-    assert told.startswith("rank 1: KeyError: 'colour' (") and "faulty/torch.py, line " in told, told
+    sentence, _, log = record.error.partition("; log of rank 1: ")
+    assert sentence.startswith("rank 1: KeyError: 'colour' (") and "faulty/torch.py, line " in sentence, (
+        sentence
+    )
     assert "faulty" in Path(log.split(" on ")[0]).read_text()
     assert "rank 1: KeyError: 'colour'" in shown and "has died" not in shown and "GCS" not in output
     assert "Traceback" not in output
@@ -158,7 +160,8 @@ def test_a_worker_that_is_killed_after_the_goal_takes_nothing_from_what_was_meas
     assert code == 0, output
     assert (record.status, record.nodes) == ("goal_reached", [])
     assert record.time_to_accuracy == record.validations[-1].elapsed
-    (caveat,) = [one for one in record.caveats if "reached its goal" in one]  # a busy machine has its own
+    # A busy machine has caveats of its own.
+    (caveat,) = [caveat for caveat in record.caveats if "reached its goal" in caveat]
     assert "rank 1 died" in caveat and "rank 1 died" in " ".join(output.split())  # the card wraps its lines
 
 

@@ -35,28 +35,28 @@ def published(root: Path, *, rows: int = 1024) -> Path:
     return arrow.write_dataset(root / "epsilon", write, manifest=EPSILON)
 
 
-def python(copy: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(copy: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python in the release; what is imported with -m comes from there, also on the workers."""
     # Variables of the tests are reasons against a run, as anybody's are.
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("MLBENCH_", "PYTHON"))}
     plain["XDG_CACHE_HOME"] = str(copy / "cache")  # where it is noted which Ray is the release's
     return subprocess.run(
-        [sys.executable, *words], cwd=copy, env={**plain, **environment},
+        [sys.executable, *arguments], cwd=copy, env={**plain, **environment},
         capture_output=True, text=True, timeout=240,
     )  # fmt: skip
 
 
 def run(copy: Path, data: Path, output: Path, **environment: str) -> tuple[Record | None, str]:
-    words = ("task=logreg", "scale=official", "workers=1", f"data_root={data}", f"output_root={output}")
-    done = python(copy, "-m", "mlbench.run", *words, **environment)
+    overrides = ("task=logreg", "scale=official", "workers=1", f"data_root={data}", f"output_root={output}")
+    done = python(copy, "-m", "mlbench.run", *overrides, **environment)
     shown = done.stdout + done.stderr
-    found = sorted(output.glob("*/record.json"))
-    return (reader.load(found[-1]) if found else None), shown
+    paths = sorted(output.glob("*/record.json"))
+    return (reader.load(paths[-1]) if paths else None), shown
 
 
-def reasons(found: Record | None) -> list[str]:
-    assert found is not None and found.status == "goal_reached", found and found.error
-    return [reason for reason in found.official_reasons if not reason.startswith(NOISE)]
+def reasons(record: Record | None) -> list[str]:
+    assert record is not None and record.status == "goal_reached", record and record.error
+    return [reason for reason in record.official_reasons if not reason.startswith(NOISE)]
 
 
 @pytest.fixture
@@ -82,26 +82,26 @@ def test_an_untampered_run_is_official_and_its_forgeries_are_not(
         copy, str(ROOT / "tools/freeze.py"), "--release", "--data", str(folder), PYTHONPATH=str(copy)
     )
     assert frozen.returncode == 0, frozen.stderr
-    found, _ = run(copy, data, with_store(tmp_path / "untampered", empty_store))
-    assert reasons(found) == []
-    assert found is not None and found.data_hash == arrow.manifest_hash(folder)
+    record, _ = run(copy, data, with_store(tmp_path / "untampered", empty_store))
+    assert reasons(record) == []
+    assert record is not None and record.data_hash == arrow.manifest_hash(folder)
     other = tmp_path / "other"
     published(other, rows=512)
     task = copy / "conf/task/logreg.yaml"
     task.write_text(task.read_text().replace("official: 89", "official: 60"))
-    found, shown = run(
+    record, shown = run(
         copy, other, with_store(tmp_path / "runs-other", empty_store), ONEDNN_DEFAULT_FPMATH_MODE="BF16"
     )
-    told = " ".join(reasons(found))
+    text = " ".join(reasons(record))
     assert "official yes" not in shown
-    assert "the rows of the data set" in told and "the prepared files of the data set" in told
-    assert "the recipe or a goal of logreg" in told and "the sources are not those" in told
-    assert "ONEDNN_DEFAULT_FPMATH_MODE=BF16 lowers the precision" in told
+    assert "the rows of the data set" in text and "the prepared files of the data set" in text
+    assert "the recipe or a goal of logreg" in text and "the sources are not those" in text
+    assert "ONEDNN_DEFAULT_FPMATH_MODE=BF16 lowers the precision" in text
     path = folder / "train.arrow"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     times = path.stat()
     path.write_bytes(content)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    found, shown = run(copy, data, tmp_path / "runs-edited")
-    assert found is None and "is not what was prepared" in " ".join(shown.split())
+    record, shown = run(copy, data, tmp_path / "runs-edited")
+    assert record is None and "is not what was prepared" in " ".join(shown.split())

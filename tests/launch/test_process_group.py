@@ -42,7 +42,7 @@ def _rank(rank: int, head: str, port: Any, ready: Any, seen: Any) -> None:
 
 IPV6 = "::1"
 needs_ipv6 = pytest.mark.skipif(
-    not any(one.address == IPV6 for each in psutil.net_if_addrs().values() for one in each),
+    not any(entry.address == IPV6 for each in psutil.net_if_addrs().values() for entry in each),
     reason="this machine has no IPv6; nothing of IPv6 was tested",
 )
 

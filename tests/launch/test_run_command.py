@@ -20,11 +20,11 @@ pytestmark = pytest.mark.slow
 
 
 def command(
-    *words: str, environment: dict[str, str] | None = None, stdout: Any = subprocess.PIPE
+    *arguments: str, environment: dict[str, str] | None = None, stdout: Any = subprocess.PIPE
 ) -> subprocess.CompletedProcess[str]:
     """Run `python -m mlbench.run` to its end."""
     return subprocess.run(
-        [sys.executable, "-m", "mlbench.run", *words],
+        [sys.executable, "-m", "mlbench.run", *arguments],
         cwd=ROOT,
         env=environment or os.environ,
         stdout=stdout,
@@ -71,15 +71,15 @@ def test_the_default_run_reaches_its_goal_and_says_everything(first: tuple[Runs,
     assert record.data_hash is not None and record.flops_per_sample
     assert str(record.software.packages["torch"]).startswith("2.")
     assert record.cost is None and not record.eligible
-    told = " ".join(output.split())
-    for words in (
+    text = " ".join(output.split())
+    for part in (
         "GOAL REACHED",
         "s to the goal",
         "transfer",
         "not priced",
         "seed=1",
     ):
-        assert words in told
+        assert part in text
     assert "Traceback" not in output
 
 
@@ -91,13 +91,13 @@ def test_the_run_is_in_mlflow_with_its_artifacts(first: tuple[Runs, str]) -> Non
     client = MlflowClient(f"sqlite:///{run.output}/mlflow.db")
     experiment = client.get_experiment_by_name("mlbench")
     assert experiment is not None
-    (found,) = client.search_runs([experiment.experiment_id])
-    assert found.info.status == "FINISHED" and found.data.tags["status"] == "goal_reached"
-    assert found.data.metrics["time_to_accuracy_s"] == pytest.approx(run.record().time_to_accuracy)
-    history = client.get_metric_history(found.info.run_id, "validation/top1_accuracy")
+    (mlflow_run,) = client.search_runs([experiment.experiment_id])
+    assert mlflow_run.info.status == "FINISHED" and mlflow_run.data.tags["status"] == "goal_reached"
+    assert mlflow_run.data.metrics["time_to_accuracy_s"] == pytest.approx(run.record().time_to_accuracy)
+    history = client.get_metric_history(mlflow_run.info.run_id, "validation/top1_accuracy")
     walls = [validation.wall for validation in run.record().validations]
     assert [point.timestamp / 1000 for point in history] == pytest.approx(walls, abs=0.002)
-    names = {Path(item.path).name for item in list_artifacts(artifact_uri=found.info.artifact_uri)}
+    names = {Path(item.path).name for item in list_artifacts(artifact_uri=mlflow_run.info.artifact_uri)}
     assert {"config.yaml", "record.json", "events.jsonl", "result.txt"} <= names
 
 
@@ -111,9 +111,9 @@ def test_the_same_seed_is_not_measured_again_and_a_full_output_is_a_failure(
     answer = f"already measured at {run.record().started_at} with seed=1"
     assert code == 0 and answer in " ".join(output.split())
     assert len(list(run.output.glob("*/record.json"))) == before
-    words = (f"output_root={run.output}", f"data_root={data_root}", "seed=1")
+    overrides = (f"output_root={run.output}", f"data_root={data_root}", "seed=1")
     with open("/dev/full", "w") as full:
-        done = command(*words, environment=kept_ray, stdout=full)
+        done = command(*overrides, environment=kept_ray, stdout=full)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
 
 
@@ -131,12 +131,23 @@ def test_a_diverged_run_inside_a_ray_cluster_is_recorded_with_a_full_output_and_
     inside: dict[str, str], tmp_path: Path, data_root: Path, empty_store: Path
 ) -> None:
     """Only a Ray that is there already shows that a run joins it, and that it stays when the run ends."""
-    words = ["task=logreg", "workers=1", "cluster=attached", "division=open", "task.lr=1e38", "task.l2=1.0"]
+    overrides = [
+        "task=logreg",
+        "workers=1",
+        "cluster=attached",
+        "division=open",
+        "task.lr=1e38",
+        "task.l2=1.0",
+    ]
     output = with_store(tmp_path / "runs", empty_store)
     environment = {**inside, "PYTHONOPTIMIZE": "1"}
     with open("/dev/full", "w") as full:
         done = command(
-            *words, f"output_root={output}", f"data_root={data_root}", environment=environment, stdout=full
+            *overrides,
+            f"output_root={output}",
+            f"data_root={data_root}",
+            environment=environment,
+            stdout=full,
         )
     (path,) = output.glob("*/record.json")
     record = load(path)
@@ -183,15 +194,15 @@ def test_an_address_at_which_no_ray_answers_is_told_and_not_waited_for(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))  # taken, and nobody listens
         environment = {**kept_ray, "RAY_ADDRESS": f"127.0.0.1:{free.getsockname()[1]}"}
-        words = ("cluster=attached", f"output_root={tmp_path}", f"data_root={data_root}")
-        done = command(*words, environment=environment)
+        overrides = ("cluster=attached", f"output_root={tmp_path}", f"data_root={data_root}")
+        done = command(*overrides, environment=environment)
     assert done.returncode == 2
     assert "cluster=attached found no Ray at" in done.stderr and "cluster.address=HOST:PORT" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "sentence"),
     [
         (("wrokers=3",), "did you mean workers?"),
         (("scale=official",), "python -m mlbench.data prepare task=resnet20 scale=official"),
@@ -199,11 +210,11 @@ def test_an_address_at_which_no_ray_answers_is_told_and_not_waited_for(
     ],
 )
 def test_mistakes_end_with_one_sentence_before_ray_starts(
-    words: tuple[str, ...], told: str, tmp_path: Path
+    overrides: tuple[str, ...], sentence: str, tmp_path: Path
 ) -> None:
-    done = command(*words, f"data_root={tmp_path}")
+    done = command(*overrides, f"data_root={tmp_path}")
     assert done.returncode == 2
-    assert told in done.stderr and "Traceback" not in done.stderr and "Ray" not in done.stdout
+    assert sentence in done.stderr and "Traceback" not in done.stderr and "Ray" not in done.stdout
 
 
 def test_help_teaches() -> None:

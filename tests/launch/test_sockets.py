@@ -23,8 +23,8 @@ def test_ray_answers_nobody_without_the_token(kept_ray: dict[str, str], tmp_path
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ray_env.TOKEN).read_text()
     ask = [sys.executable, "-c", STRANGER, output.split()[-1]]
     answers = [
-        subprocess.run(ask, env={**kept_ray, "RAY_AUTH_TOKEN": one}, capture_output=True, text=True)
-        for one in (token, "0" * len(token))
+        subprocess.run(ask, env={**kept_ray, "RAY_AUTH_TOKEN": value}, capture_output=True, text=True)
+        for value in (token, "0" * len(token))
     ]
     assert answers[0].returncode == 0, answers[0].stderr
     assert answers[1].returncode != 0 and answers[1].stdout == ""

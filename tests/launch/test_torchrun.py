@@ -33,10 +33,10 @@ def without_ray(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-def command(folder: Path, data_root: Path, *words: str) -> list[str]:
+def command(folder: Path, data_root: Path, *overrides: str) -> list[str]:
     places = [f"output_root={folder}", f"data_root={data_root}", "cluster.exclusive=false"]
     run = [sys.executable, "-m", "mlbench.run", "task=logreg", "workers=2", "launcher=torchrun"]
-    return [*run, "seed=1", *places, *words]
+    return [*run, "seed=1", *places, *overrides]
 
 
 @pytest.mark.slow
@@ -69,18 +69,20 @@ def test_a_killed_worker_ends_the_run_with_its_rank_and_leaves_no_process(
         logs = [*tmp_path.glob("runs/*/events.jsonl")]
         followed = [*events.read(logs[0])] if logs else []
     started = psutil.Process(run.pid).children(recursive=True)
-    agent = next(one for one in started if "mlbench.launch.torchrun" in one.cmdline())
-    _, worker = sorted(agent.children(), key=lambda one: one.create_time())  # ranks 0 and 1
+    agent = next(process for process in started if "mlbench.launch.torchrun" in process.cmdline())
+    _, worker = sorted(agent.children(), key=lambda process: process.create_time())  # ranks 0 and 1
     worker.send_signal(signal.SIGKILL)
     output, _ = run.communicate(timeout=PATIENCE_S)
     (path,) = tmp_path.glob("runs/*/record.json")
     assert (run.returncode, load(path).status) == (1, "failed"), output
     assert load(path).error == f"rank 1 died: killed, or crashed; log of rank 1: {path.parent / 'rank_1.log'}"
-    assert not [one for one in started if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    assert not [
+        process for process in started if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("overrides", "sentence"),
     [
         (["cluster=attached"], "launcher=torchrun starts workers on this machine, not on cluster=attached"),
         (["max_failures=1"], "launcher=torchrun starts no failed run again"),
@@ -91,9 +93,9 @@ def test_a_killed_worker_ends_the_run_with_its_rank_and_leaves_no_process(
         ),
     ],
 )
-def test_what_a_launcher_cannot_start_is_refused(words: list[str], sentence: str) -> None:
+def test_what_a_launcher_cannot_start_is_refused(overrides: list[str], sentence: str) -> None:
     with pytest.raises(UserError, match="launcher") as caught:
-        compose(["launcher=torchrun", *words])
+        compose(["launcher=torchrun", *overrides])
     assert sentence in str(caught.value)
 
 
@@ -114,9 +116,9 @@ def test_what_the_ranks_left_becomes_one_sentence(tmp_path: Path) -> None:
     (scratch / "rank_0.pickle").write_bytes(pickle.dumps(error))
     (scratch / torchrun.DIED).write_text(json.dumps([1]))
     (scratch / "rank_1.log").write_text("Segmentation fault")
-    found = torchrun._failure(scratch, folder, "")
-    assert isinstance(found, WorkersFailed)
-    assert str(found) == f"rank 1 died: killed, or crashed; log of rank 1: {folder / 'rank_1.log'}"
+    failure = torchrun._failure(scratch, folder, "")
+    assert isinstance(failure, WorkersFailed)
+    assert str(failure) == f"rank 1 died: killed, or crashed; log of rank 1: {folder / 'rank_1.log'}"
     assert (folder / "rank_1.log").read_text() == "Segmentation fault"
     mistake = UserError("the nodes hold different data sets", hint="prepare the same one")
     (scratch / "rank_0.pickle").write_bytes(pickle.dumps(mistake))

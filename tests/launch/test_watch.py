@@ -157,8 +157,8 @@ with watch.starting(conclude):
 
 def test_a_server_that_dies_while_ray_starts_is_told_though_ray_waits(tmp_path: Path) -> None:
     (tmp_path / "gcs_server").symlink_to(str(shutil.which("sleep")))
-    words = [sys.executable, "-c", GCS, str(tmp_path / "gcs_server")]
-    run = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", GCS, str(tmp_path / "gcs_server")]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert run.stdout is not None
     server = psutil.Process(int(run.stdout.readline()))
     server.kill()

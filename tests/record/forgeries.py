@@ -87,19 +87,19 @@ WORDS: list[tuple[list[str], str]] = [
 Log = list[dict[str, Any]]
 
 
-def of(log: Log, key: str, place: int = 0) -> dict[str, Any]:
+def of(log: Log, key: str, index: int = 0) -> dict[str, Any]:
     """Return one of the events with this key."""
-    return [event for event in log if event["key"] == key][place]
+    return [event for event in log if event["key"] == key][index]
 
 
-def value(key: str, place: int = 0, **changes: Any) -> Callable[[Log], None]:
+def value(key: str, index: int = 0, **changes: Any) -> Callable[[Log], None]:
     """Return an edit of the value of an event."""
-    return lambda log: of(log, key, place)["value"].update(changes)
+    return lambda log: of(log, key, index)["value"].update(changes)
 
 
-def rank(number: int, place: int = 0, **changes: Any) -> Callable[[Log], None]:
+def rank(number: int, index: int = 0, **changes: Any) -> Callable[[Log], None]:
     """Return an edit of what a rank measured up to a validation."""
-    return lambda log: of(log, "validation", place)["metadata"]["phase_times"][number].update(changes)
+    return lambda log: of(log, "validation", index)["metadata"]["phase_times"][number].update(changes)
 
 
 def node(**changes: Any) -> Callable[[Log], None]:
@@ -143,7 +143,7 @@ def without_the_first(log: Log) -> None:
 
 
 def swapped(log: Log) -> None:
-    first, last = (place for place, event in enumerate(log) if event["key"] == "validation")
+    first, last = (index for index, event in enumerate(log) if event["key"] == "validation")
     log[first], log[last] = log[last], log[first]
 
 
@@ -241,11 +241,11 @@ EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
 UNSEEN = "agrees with itself (RULES.md)"
 
 
-def folder_of(root: Path, name: str, *words: str) -> Path:
+def folder_of(root: Path, name: str, *overrides: str) -> Path:
     """Write the folder of a run: its event log, and the record that follows from it."""
     folder = root / name
     folder.mkdir()
-    written = log(compose.compose(list(words)))
+    written = log(compose.compose(list(overrides)))
     lines = [json.dumps(event) + "\n" for event in written]
     (folder / events.NAME).write_text("".join(lines))
     build_record(events.read(folder / events.NAME)).save(folder)
@@ -300,18 +300,18 @@ def tried() -> Iterator[tuple[str, str, str, list[str]]]:
     """Yield kind, name, expected reason and all reasons of every forgery; without any it is official."""
     for name, (run, reason) in FORGERIES.items():
         yield "run", name, reason, built(OFFICIAL, **run).official_reasons
-    for words, reason in WORDS:
-        yield "command line", " ".join(words), reason, built(*words).official_reasons
+    for overrides, reason in WORDS:
+        yield "command line", " ".join(overrides), reason, built(*overrides).official_reasons
     for name, (edit, reason) in EDITS.items():
         edited = log(compose.compose([OFFICIAL]))
         edit(edited)
         yield "log", name, "lines", build_record(edited).official_reasons
         yield "log sealed anew", name, reason, build_record(sealed(edited)).official_reasons
-    for name, (words, edit, reason) in FOLDERS.items():
+    for name, (overrides, edit, reason) in FOLDERS.items():
         with tempfile.TemporaryDirectory() as root:
-            folder = folder_of(Path(root), "run", *words)
+            folder = folder_of(Path(root), "run", *overrides)
             edit(folder)
-            yield "record", name, reason, [one.replace(f"{root}/", "") for one in said_of(folder)]
+            yield "record", name, reason, [sentence.replace(f"{root}/", "") for sentence in said_of(folder)]
 
 
 def main() -> int:
@@ -320,10 +320,10 @@ def main() -> int:
     rows = list(tried())
     print("| forgery of | name | reason |\n|---|---|---|")
     for kind, name, expected, reasons in rows:
-        said = next((one for one in reasons if expected and expected in one), "OFFICIAL")
+        said = next((reason for reason in reasons if expected and expected in reason), "OFFICIAL")
         print(f"| {kind} | {name} | {said if expected else UNSEEN} |")
     unseen = [name for *_, name, expected, reasons in rows if not expected and not reasons]
-    wrong = [name for _, name, expected, reasons in rows if not any(expected in one for one in reasons)]
+    wrong = [name for _, name, expected, reasons in rows if not any(expected in reason for reason in reasons)]
     print(f"\n{len(rows)} tried, {len(rows) - len(wrong)} with their reason; {UNSEEN}: {', '.join(unseen)}")
     return 0 if wrong == unseen else 1
 

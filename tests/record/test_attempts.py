@@ -18,7 +18,7 @@ def ended(run_id: str, status: str, *, seed: int = 7) -> Record:
 
 
 def test_a_seed_that_was_run_five_times_is_one_run() -> None:
-    five = [reached(str(place), 10.0 + place) for place in (3, 1, 0, 4, 2)]
+    five = [reached(str(number), 10.0 + number) for number in (3, 1, 0, 4, 2)]
     assert [run.run_id for run in attempts.results(five)] == ["2"]
     (point,) = points([*five, reached("other", 99.0, seed=8)])
     assert point.n == 2 and sorted(point.times) == [12.0, 99.0]
@@ -31,8 +31,8 @@ def test_a_seed_that_was_run_five_times_is_one_run() -> None:
 )
 def test_the_middle_run_counts_and_of_two_the_slower(times: list[float | None], counts: str) -> None:
     runs = [
-        ended(str(place), "goal_not_reached") if seconds is None else reached(str(place), seconds)
-        for place, seconds in enumerate(times)
+        ended(str(index), "goal_not_reached") if seconds is None else reached(str(index), seconds)
+        for index, seconds in enumerate(times)
     ]
     assert [run.run_id for run in attempts.results(runs)] == [counts]
 
@@ -48,7 +48,7 @@ def test_a_failed_attempt_makes_the_seed_failed_and_an_interrupted_one_does_not(
 
 def test_comparison_and_speed_up_count_alike() -> None:
     a = [reached("1", 5.0), ended("2", "interrupted", seed=8), ended("3", "failed", seed=9)]
-    b = [reached(f"{place}b", 6.0, seed=place, key="other") for place in (7, 9)]
+    b = [reached(f"{seed}b", 6.0, seed=seed, key="other") for seed in (7, 9)]
     (pair,) = compare.compare(a, b).pairs
     (point,) = points(a)
     assert [run.run_id for run in pair.a.records] == [run.run_id for run in point.records] == ["1", "3"]

@@ -12,7 +12,7 @@ from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.record import events, fields
 from mlbench.record.build_record import accuracy_after, build_record
-from mlbench.record.official import Dataset, Reference, reference
+from mlbench.record.official import FrozenReference, PublishedDataset, reference
 from mlbench.record.phases import PHASES, duration_bin
 from mlbench.record.record import Record, Validation
 
@@ -78,12 +78,16 @@ RESULT: dict[str, Any] = {
 }
 GROUP = {"backend_begin": 109.0, "imports_end": 109.5, "group_end": 110.5}
 SOFTWARE = {"mlbench": "0.2.0", "sources": "5" * 64, "git": {"sha": "a", "dirty": False}}
-FROZEN = Reference(  # of a release that has these sources, and of a published data set of eight rows
+FROZEN = FrozenReference(  # of a release that has these sources, and of a published data set of eight rows
     version="0.2.0",
     sources="5" * 64,
     measuring={},
     recipes=reference().recipes,
-    datasets={"cifar10": Dataset(rows={"train": 520, "test": 2}, inputs={"a": "1"}, prepared={"train": "2"})},
+    datasets={
+        "cifar10": PublishedDataset(
+            rows={"train": 520, "test": 2}, inputs={"a": "1"}, prepared={"train": "2"}
+        )
+    },
 )
 END = {
     "status": None,
@@ -105,7 +109,7 @@ def log(
     """Return a whole log, as it is read back from its file; it agrees with itself unless `end` says not."""
     start = {"run_id": "r", "key": "k", "command": "c", "mlbench": "0.2.0", "seed": 1, "begun": 100.0}
     start |= {"experiment": experiment.plain(), "software": SOFTWARE} | begun
-    start["deviations"] = [one.model_dump(mode="json") for one in experiment.deviations]
+    start["deviations"] = [deviation.model_dump(mode="json") for deviation in experiment.deviations]
     whole = [event("run_configuration", start, at=100.0), event("startup", GROUP, at=110.5, hostname="n")]
     whole += [event("run_start", 112.0, at=112.0, hostname="n"), *measured]
     whole.append(event("run_result", END | {"result": result} | end))
@@ -119,11 +123,11 @@ def complete(whole: list[Event], experiment: Experiment) -> None:
     batch = getattr(experiment.task, "batch_size", 1)
     count = RESULT["data_rows"]["train"] // (batch * experiment.workers) or 1  # steps of an epoch
     before, epochs, failed = {"epoch": 0.0, "elapsed": 0.0}, [0.0], False
-    for one in whole:
-        failed |= one["key"] == "worker_failure"
-        if one["key"] != "validation":
+    for entry in whole:
+        failed |= entry["key"] == "worker_failure"
+        if entry["key"] != "validation":
             continue
-        value, ranks = one["value"], one["metadata"]["phase_times"]
+        value, ranks = entry["value"], entry["metadata"]["phase_times"]
         if failed:  # it goes on after the last epoch before
             before |= {"epoch": max(epoch for epoch in epochs if epoch < value["epoch"])}
             failed = False
@@ -144,24 +148,24 @@ def complete(whole: list[Event], experiment: Experiment) -> None:
 
 def sealed(whole: list[Event]) -> list[Event]:
     """Return the log with the checksum that its command would write."""
-    for place, one in enumerate(whole):
-        if one["key"] == "run_result":
-            one["metadata"] = events.checksum(whole[:place], one["value"])
+    for index, entry in enumerate(whole):
+        if entry["key"] == "run_result":
+            entry["metadata"] = events.checksum(whole[:index], entry["value"])
     return whole
 
 
-def built(*words: str, frozen: Reference | None = None, **run: Any) -> Record:
+def built(*overrides: str, frozen: FrozenReference | None = None, **run: Any) -> Record:
     """Return the record of a run; `run` is what `log` takes, FROZEN the reference that it is held against."""
-    return build_record(log(compose(words), **run), frozen or FROZEN)
+    return build_record(log(compose(overrides), **run), frozen or FROZEN)
 
 
 def test_totals_are_sums_over_segments_and_spreads_over_ranks() -> None:
     record = built()
     for i, phase in enumerate(PHASES):
-        one, other = 2.0 * (i + 1), 2.13 * (i + 1)
+        low, high = 2.0 * (i + 1), 2.13 * (i + 1)
         spread = record.phases[phase]
-        assert (spread.min, spread.max) == (pytest.approx(one), pytest.approx(other))
-        assert spread.mean == pytest.approx((one + other) / 2)
+        assert (spread.min, spread.max) == (pytest.approx(low), pytest.approx(high))
+        assert spread.mean == pytest.approx((low + high) / 2)
     batches = [2.0 * 36, 2.13 * 36]
     busy = batches[0]  # the clock less what lies outside the steps
     assert record.train_time == pytest.approx(batches[1] - 2.13 * 1)  # without data_wait, the slowest rank's
@@ -227,7 +231,7 @@ def test_energy_is_all_nodes_unless_the_meters_began_anew_or_count_one_machine_s
 
 
 @pytest.mark.parametrize(
-    ("gpus", "nodes", "devices", "told"),
+    ("gpus", "nodes", "devices", "expected"),
     [
         (8, 2, [], True),
         (8, 2, ["rdmap0s6"], False),
@@ -237,12 +241,12 @@ def test_energy_is_all_nodes_unless_the_meters_began_anew_or_count_one_machine_s
     ],
 )
 def test_machines_with_a_fabric_that_showed_none_make_a_caveat(
-    gpus: int, nodes: int, devices: list[str] | None, told: bool
+    gpus: int, nodes: int, devices: list[str] | None, expected: bool
 ) -> None:
     node = NODE | {"gpus": [{"name": "NVIDIA H100 80GB HBM3"}] * gpus, "rdma_devices": devices}
     result = RESULT | {"nodes": [node | {"hostname": f"host-{n}"} for n in range(nodes)]}
     caveats = built("backend=nccl", result=result).caveats
-    assert any("host-0, host-1 showed no RDMA device" in caveat for caveat in caveats) == told
+    assert any("host-0, host-1 showed no RDMA device" in caveat for caveat in caveats) == expected
 
 
 def test_the_fullest_gpu_s_memory_is_in_the_record_and_on_the_card() -> None:
@@ -312,9 +316,9 @@ def test_noise_is_no_caveat_and_oversubscription_is() -> None:
     assert not shared.eligible and "no speed-up" in shared.caveats[0]
 
 
-@pytest.mark.parametrize("words", [["scale=mini"], ["goal=light"], ["goal=50"], ["division=open"]])
-def test_only_closed_official_runs_that_reached_the_official_goal_are_official(words: list[str]) -> None:
-    assert not built("scale=official", *words).eligible
+@pytest.mark.parametrize("overrides", [["scale=mini"], ["goal=light"], ["goal=50"], ["division=open"]])
+def test_only_closed_official_runs_that_reached_the_official_goal_are_official(overrides: list[str]) -> None:
+    assert not built("scale=official", *overrides).eligible
 
 
 @pytest.mark.parametrize("events", [(), (validated(1, 40.0, 70.0, 1.0, 1.05),)])
@@ -344,12 +348,14 @@ def test_a_task_s_own_fields_are_read_back_without_its_package() -> None:
 T4 = NODE | {"usable_cpus": 3, "gpus": [{"name": "Tesla T4"}]}
 
 
-@pytest.mark.parametrize(("cpus", "told"), [(2, True), (3, False), (4, False), (64, True)])
-def test_a_node_that_is_not_the_profile_s_has_neither_its_price_nor_its_peak(cpus: int, told: bool) -> None:
+@pytest.mark.parametrize(("cpus", "expected"), [(2, True), (3, False), (4, False), (64, True)])
+def test_a_node_that_is_not_the_profile_s_has_neither_its_price_nor_its_peak(
+    cpus: int, expected: bool
+) -> None:
     result = RESULT | {"nodes": [T4 | {"usable_cpus": cpus}] * 2}
     record = built("hardware=gcp_n1_t4", "backend=nccl", "workers=2", result=result, oversubscribed=True)
-    assert ("states 3 CPUs" in record.caveats[0]) == told, "the heaviest caveat is the first"
-    assert (record.cost is None) == (record.mfu is None) == told
+    assert ("states 3 CPUs" in record.caveats[0]) == expected, "the heaviest caveat is the first"
+    assert (record.cost is None) == (record.mfu is None) == expected
     rate = record.model_flops_per_s
     assert rate is not None and record.mfu in (None, pytest.approx(rate / (2 * 8.1e12)))
 
@@ -381,7 +387,7 @@ def test_mfu_is_over_gpus_and_cost_over_nodes_where_a_node_has_eight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "nodes", "told"),
+    ("gpus", "nodes", "sentences"),
     [
         ([], 2, ["states T4 GPUs, n has none"]),
         (["Tesla T4"], 2, []),
@@ -391,13 +397,13 @@ def test_mfu_is_over_gpus_and_cost_over_nodes_where_a_node_has_eight() -> None:
     ],
 )
 def test_other_gpus_or_nodes_than_the_profile_states_make_caveats(
-    gpus: list[str], nodes: int, told: list[str]
+    gpus: list[str], nodes: int, sentences: list[str]
 ) -> None:
     node = NODE | {"usable_cpus": 3, "warnings": [], "gpus": [{"name": name} for name in gpus]}
     result = RESULT | {"nodes": [node] * nodes}
     record = built("scale=official", "hardware=gcp_n1_t4", "backend=nccl", "workers=2", result=result)
-    assert len(record.caveats) == len(told) and record.eligible == (not told)
-    assert all(sentence in caveat for sentence, caveat in zip(told, record.caveats, strict=True))
+    assert len(record.caveats) == len(sentences) and record.eligible == (not sentences)
+    assert all(sentence in caveat for sentence, caveat in zip(sentences, record.caveats, strict=True))
 
 
 def test_the_peak_of_a_gpu_says_nothing_about_the_cpu_beside_it() -> None:
@@ -427,10 +433,10 @@ def test_a_worker_that_dies_after_the_goal_takes_nothing_from_what_was_measured(
     assert (before_the_goal.status, before_the_goal.caveats) == ("failed", [])
 
 
-def killed_driver(*events: Event, words: Sequence[str] = ()) -> Record:
+def killed_driver(*events: Event, overrides: Sequence[str] = ()) -> Record:
     """Return the record of a run whose log ends with these events."""
-    whole = [*log(compose(words), [])[:-1], *json.loads(json.dumps(events))]
-    complete(whole, compose(words))
+    whole = [*log(compose(overrides), [])[:-1], *json.loads(json.dumps(events))]
+    complete(whole, compose(overrides))
     return build_record(whole, FROZEN)
 
 
@@ -440,15 +446,19 @@ def test_a_killed_driver_s_log_gives_an_interrupted_run_that_ended_with_it() -> 
     assert record.time_to_accuracy is None and record.caveats == []
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["its workers had finished", "it reached its goal"])
-def test_a_driver_that_is_killed_after_the_goal_takes_nothing_from_what_was_measured(told: bool) -> None:
-    last = [event("worker_result", RESULT)] if told else []
-    record = killed_driver(*MEASURED, *last, words=["scale=official"])
+@pytest.mark.parametrize(
+    "with_result", [True, False], ids=["its workers had finished", "it reached its goal"]
+)
+def test_a_driver_that_is_killed_after_the_goal_takes_nothing_from_what_was_measured(
+    with_result: bool,
+) -> None:
+    last = [event("worker_result", RESULT)] if with_result else []
+    record = killed_driver(*MEASURED, *last, overrides=["scale=official"])
     assert (record.status, record.error, record.time_to_accuracy) == ("goal_reached", None, 80.0)
-    assert record.phases == built().phases and len(record.nodes) == told
+    assert record.phases == built().phases and len(record.nodes) == with_result
     (caveat,) = record.caveats
     assert "the command that ran this was killed" in caveat and not record.eligible
-    assert caveat.startswith("its workers had finished" if told else "it reached its goal")
+    assert caveat.startswith("its workers had finished" if with_result else "it reached its goal")
 
 
 def test_a_driver_that_is_killed_after_the_workers_missed_their_goal_leaves_a_finished_run() -> None:
@@ -470,20 +480,22 @@ def test_a_damaged_log_is_one_sentence(start: Any) -> None:
 def test_accuracy_after_time_is_the_best_within_the_budget(budget: float, ended: bool, expected: Any) -> None:
     values = [(1, 40.0, 90.0), (2, 60.0, None), (3, 80.0, 96.0)]
     validations = [Validation.model_validate(validation(*value)) for value in values]
-    found = accuracy_after(validations, metric="top1_accuracy", budget=budget, direction="max", ended=ended)
-    assert found == expected
+    accuracy = accuracy_after(
+        validations, metric="top1_accuracy", budget=budget, direction="max", ended=ended
+    )
+    assert accuracy == expected
 
 
 def test_a_run_on_a_cluster_is_billed_from_its_submission() -> None:
     """100 s of command and 500 s between submission and command are ten minutes of five parts."""
-    words = ("hardware=gcp_n1_standard_4", "cluster=attached", "workers=3")
+    overrides = ("hardware=gcp_n1_standard_4", "cluster=attached", "workers=3")
     result = RESULT | {"nodes": [NODE | {"usable_cpus": 4}] * 3}
-    submitted = built(*words, begun={"submitted": -400.0}, result=result)
+    submitted = built(*overrides, begun={"submitted": -400.0}, result=result)
     assert submitted.cost is not None and submitted.cost.whole is not None
     assert submitted.cost.whole.provisioning_s == 500
     assert submitted.cost.whole.parts["head"] == pytest.approx(0.19 * 600 / 3600)
     assert submitted.cost.whole.parts["workers"] == pytest.approx(3 * 0.19 * 600 / 3600)
-    there = built(*words, result=result)
+    there = built(*overrides, result=result)
     assert there.cost is not None and there.cost.whole is not None
     assert there.cost.whole.provisioning_s is None and there.cost.whole.billed_s == 100
     assert there.cost.wall_usd == submitted.cost.wall_usd == pytest.approx(3 * 0.19 * 100 / 3600)

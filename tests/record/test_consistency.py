@@ -44,9 +44,9 @@ def changed(run: Run, name: str, factor: float) -> Any:
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_an_edited_headline_is_noticed_when_the_record_is_read(run: Run, name: str, factor: float) -> None:
     path = edited(run, **{name: changed(run, name, factor)})
-    with pytest.raises(UserError, match="record.json was changed or is damaged: its ") as told:
+    with pytest.raises(UserError, match="record.json was changed or is damaged: its ") as error:
         reader.load(path)
-    assert name.removesuffix("_per_worker") in str(told.value)
+    assert name.removesuffix("_per_worker") in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_edited_bill_and_phase_are_noticed(run: Run) -> None:
 def test_no_command_uses_an_edited_record(run: Run, tmp_path: Path, capsys: Any) -> None:
     edited(run, time_to_accuracy=0.5)
     where = f"output_root={tmp_path}"
-    for words, code in (
+    for arguments, code in (
         (["list"], 0),
         (["show", "last"], 2),
         (["compare", "workers=2", "run"], 2),
@@ -88,7 +88,7 @@ def test_no_command_uses_an_edited_record(run: Run, tmp_path: Path, capsys: Any)
         (["export", "run"], 2),
         (["verify"], 1),
     ):
-        assert results.main([*words, where]) == code, words
+        assert results.main([*arguments, where]) == code, arguments
         shown = capsys.readouterr()
         assert "its time_to_accuracy is 0.5, which its other fields make 8" in shown.err
         assert "500 ms" not in shown.out
@@ -103,8 +103,8 @@ def test_verify_derives_every_number_from_the_logs(run: Run, tmp_path: Path, cap
     edited(run, train_time=0.001)  # no other field of the record tells it
     assert reader.load(run.folder / "record.json").train_time == 0.001
     assert results.main(["verify", where, "--json"]) == 1
-    (one,) = json.loads(capsys.readouterr().out)
-    assert one["outcome"] == "different" and "train_time of the record" in one["why"]
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["outcome"] == "different" and "train_time of the record" in row["why"]
     run.log.unlink()
     assert results.main(["verify", "workers=2", where]) == 1
     assert capsys.readouterr().out.splitlines()[0] == "run-7: without a log"

@@ -41,12 +41,12 @@ def hardware(*, workers_per_node: int | None = 1, on_demand: float | None = 0.55
 
 def test_one_t4_node_for_mlbenchs_gnmt_run_costs_ten_dollars_thirteen():
     """65,207 s at $0.2092 + $0.35 an hour: MLBench's published run and prices, 2020."""
-    found = cost(hardware(), 1, wall_s=65_207, time_to_accuracy_s=64_570)
-    assert found is not None
-    assert f"{found.wall_usd:.2f}" == "10.13"
-    assert found.goal_usd == pytest.approx(64_570 * 0.5592 / 3600, rel=1e-15)
-    assert (found.wall_usd_spot, found.goal_usd_spot) == (None, None)
-    assert (found.date, found.source) == ("2020-12-07", "a list")
+    result = cost(hardware(), 1, wall_s=65_207, time_to_accuracy_s=64_570)
+    assert result is not None
+    assert f"{result.wall_usd:.2f}" == "10.13"
+    assert result.goal_usd == pytest.approx(64_570 * 0.5592 / 3600, rel=1e-15)
+    assert (result.wall_usd_spot, result.goal_usd_spot) == (None, None)
+    assert (result.date, result.source) == ("2020-12-07", "a list")
 
 
 def test_mlbenchs_published_cost_chart_took_minutes_for_hours():
@@ -57,19 +57,19 @@ def test_mlbenchs_published_cost_chart_took_minutes_for_hours():
 
 
 def test_hand_computed_cents():
-    found = cost(
+    result = cost(
         hardware(workers_per_node=8, on_demand=21.60, spot=10.80),
         12,
         wall_s=600,
         time_to_accuracy_s=500,
     )
-    assert found is not None
-    assert found.nodes == 2
+    assert result is not None
+    assert result.nodes == 2
     assert [
-        found.wall_usd,
-        found.wall_usd_spot,
-        found.goal_usd,
-        found.goal_usd_spot,
+        result.wall_usd,
+        result.wall_usd_spot,
+        result.goal_usd,
+        result.goal_usd_spot,
     ] == pytest.approx([7.20, 3.60, 6.00, 3.00], rel=1e-12)
 
 
@@ -112,25 +112,25 @@ def test_cost_rises_with_time_nodes_and_price(first, more, count, price, dearer)
 
 @given(seconds, seconds, counts, st.floats(0.01, 1))
 def test_the_goal_costs_no_more_than_the_run_and_spot_no_more_than_on_demand(a, b, count, share):
-    found = cost(
+    result = cost(
         hardware(on_demand=2.0, spot=2.0 * share),
         count,
         wall_s=max(a, b),
         time_to_accuracy_s=min(a, b),
     )
-    assert found is not None and found.goal_usd is not None
-    assert found.wall_usd_spot is not None and found.goal_usd_spot is not None
-    assert found.goal_usd_spot <= found.wall_usd_spot <= found.wall_usd
-    assert found.goal_usd_spot <= found.goal_usd <= found.wall_usd
+    assert result is not None and result.goal_usd is not None
+    assert result.wall_usd_spot is not None and result.goal_usd_spot is not None
+    assert result.goal_usd_spot <= result.wall_usd_spot <= result.wall_usd
+    assert result.goal_usd_spot <= result.goal_usd <= result.wall_usd
 
 
 @pytest.mark.parametrize("name", choices("hardware"))
 def test_every_hardware_profile_composes(name):
-    found = compose([f"hardware={name}"]).hardware
-    assert found.name == name
-    assert (found.gpus > 0) == (found.gpu_model is not None)
-    if found.gpus and found.workers_per_node is not None:
-        assert found.workers_per_node == found.gpus  # one worker a GPU
+    hardware = compose([f"hardware={name}"]).hardware
+    assert hardware.name == name
+    assert (hardware.gpus > 0) == (hardware.gpu_model is not None)
+    if hardware.gpus and hardware.workers_per_node is not None:
+        assert hardware.workers_per_node == hardware.gpus  # one worker a GPU
 
 
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
@@ -153,9 +153,9 @@ def test_every_price_and_peak_says_where_and_when_it_was_read(path):
 def test_the_whole_bill_of_two_t4_workers_for_an_hour_is_a_pencil_s():
     """Head, control plane, three disks and the NAT gateway beside the workers; the head is never on spot."""
     profile = compose(["hardware=gcp_n1_t4"]).hardware
-    found = bill(profile, 2, wall_s=3000, provisioning_s=600)
-    assert found is not None and found.billed_s == 3600 and found.provisioning_s == 600
-    assert found.parts == pytest.approx(
+    result = bill(profile, 2, wall_s=3000, provisioning_s=600)
+    assert result is not None and result.billed_s == 3600 and result.provisioning_s == 600
+    assert result.parts == pytest.approx(
         {
             "workers": 2 * 0.54,
             "head": 0.19,
@@ -164,9 +164,9 @@ def test_the_whole_bill_of_two_t4_workers_for_an_hour_is_a_pencil_s():
             "NAT gateway": 0.005 + 3 * 0.0014,
         }
     )
-    assert found.usd == pytest.approx(sum(found.parts.values()))
-    assert found.usd_spot == pytest.approx(found.usd - 2 * (0.54 - 0.2272))
-    assert found.date == "2026-11-21" and "Cloud NAT" in found.source
+    assert result.usd == pytest.approx(sum(result.parts.values()))
+    assert result.usd_spot == pytest.approx(result.usd - 2 * (0.54 - 0.2272))
+    assert result.date == "2026-11-21" and "Cloud NAT" in result.source
 
 
 def test_a_minute_is_the_least_that_is_billed_and_a_machine_of_nobody_s_has_no_bill():

@@ -54,8 +54,8 @@ def nvml(*joules: float | None) -> Any:
     )
 
 
-def zone(root: Path, place: str, name: str, energy_uj: int) -> Path:
-    folder = root / place
+def zone(root: Path, identifier: str, name: str, energy_uj: int) -> Path:
+    folder = root / identifier
     folder.mkdir()
     (folder / "name").write_text(f"{name}\n")
     (folder / "energy_uj").write_text(f"{energy_uj}\n")
@@ -67,7 +67,7 @@ def test_packages_are_added_up_over_wraps_and_their_parts_and_copies_are_not(tmp
     first = zone(tmp_path, "intel-rapl:0", "package-0", RANGE_UJ - 10_000_000)
     second = zone(tmp_path, "intel-rapl:1", "package-1", 0)
     others = [("intel-rapl:0:0", "dram"), ("intel-rapl:2", "psys"), ("intel-rapl-mmio:0", "package-0")]
-    more = [zone(tmp_path, place, name, 0) for place, name in others]
+    more = [zone(tmp_path, identifier, name, 0) for identifier, name in others]
     meter = EnergyMeter(tmp_path, nvml())
     assert meter.read() == {"cpu_packages": 0.0}
     for folder in more:
@@ -112,20 +112,20 @@ def test_the_monitor_reads_along_so_that_no_wrap_is_missed() -> None:
         commands.until(lambda: len(reads) >= 2)
 
 
-def hardware(*words: str) -> Any:
-    return compose(words).hardware
+def hardware(*overrides: str) -> Any:
+    return compose(overrides).hardware
 
 
 def test_a_node_counts_once_and_what_one_could_not_read_is_absent() -> None:
     nodes = [{"cpu_packages": 30.0, "gpus": 100.0}, {"cpu_packages": 20.0, "gpus": 50.0}]
-    found = energy(hardware(), nodes, on_gpu=False, reached=True, samples=400)
-    assert found is not None and found.parts == {"cpu_packages": 50.0, "gpus": 150.0}
-    assert found.joules == found.goal_joules == 200.0 and found.joules_per_sample == 0.5
-    assert found.carbon_g is None
+    result = energy(hardware(), nodes, on_gpu=False, reached=True, samples=400)
+    assert result is not None and result.parts == {"cpu_packages": 50.0, "gpus": 150.0}
+    assert result.joules == result.goal_joules == 200.0 and result.joules_per_sample == 0.5
+    assert result.carbon_g is None
     del nodes[1]["gpus"]
-    found = energy(hardware(), nodes, on_gpu=False, reached=False, samples=0)
-    assert found is not None and found.parts == {"cpu_packages": 50.0}
-    assert found.goal_joules is None and found.joules_per_sample is None
+    result = energy(hardware(), nodes, on_gpu=False, reached=False, samples=0)
+    assert result is not None and result.parts == {"cpu_packages": 50.0}
+    assert result.goal_joules is None and result.joules_per_sample is None
     assert energy(hardware(), nodes, on_gpu=True, reached=True, samples=1) is None
     assert energy(hardware(), [], on_gpu=False, reached=True, samples=1) is None
 
@@ -156,9 +156,9 @@ GRID = "hardware.grid={g_per_kwh: 360, date: '2026-01-31', source: a grid operat
 
 
 def test_carbon_needs_a_grid_with_date_and_source_and_changes_no_key() -> None:
-    found = energy(hardware(GRID), [{"cpu_packages": 3.6e6}], on_gpu=False, reached=True, samples=1)
-    assert found is not None and found.carbon_g == pytest.approx(360)
-    assert found.carbon_source == "360 g/kWh, a grid operator, 2026-01-31"
+    result = energy(hardware(GRID), [{"cpu_packages": 3.6e6}], on_gpu=False, reached=True, samples=1)
+    assert result is not None and result.carbon_g == pytest.approx(360)
+    assert result.carbon_source == "360 g/kWh, a grid operator, 2026-01-31"
     assert compose([GRID]).deviations == ()
 
 
@@ -199,17 +199,17 @@ def test_it_stands_beside_time_and_cost_in_record_card_mlflow_and_report(tmp_pat
     run = driven.Run(tmp_path)
     run.validate(99.0)
     nodes = [{"hostname": name, "usable_cpus": 2, "energy_j": {"cpu_packages": 1500.0}} for name in "ab"]
-    found = run.end("goal_reached", nodes=nodes)
-    assert found.energy is not None and found.energy.goal_joules == 3000.0
-    line = dict(full_card.rows(found))["energy"]
+    result = run.end("goal_reached", nodes=nodes)
+    assert result.energy is not None and result.energy.goal_joules == 3000.0
+    line = dict(full_card.rows(result))["energy"]
     assert line.startswith("3 kJ to the last validation: CPU packages 3 kJ, 3 kJ to the goal, ")
     assert "a sample" in line
-    metrics = {metric.name: metric.value for metric in mapping.end_metrics(found, ended=0.0)}
+    metrics = {metric.name: metric.value for metric in mapping.end_metrics(result, ended=0.0)}
     assert metrics["energy/goal_joules"] == 3000.0 == metrics["energy/cpu_packages_joules"]
-    assert metrics["energy/joules_per_sample"] == pytest.approx(3000 / found.samples)
-    (point,) = points([found])
+    assert metrics["energy/joules_per_sample"] == pytest.approx(3000 / result.samples)
+    (point,) = points([result])
     assert point.joules is not None and point.joules.value == 3000.0
-    (shown,) = (one for one in QUANTITIES if one.heading == "energy to the goal")
+    (shown,) = (quantity for quantity in QUANTITIES if quantity.heading == "energy to the goal")
     assert shown.value(cast(Any, SimpleNamespace(point=point))) is point.joules and shown.unit == "J"
     without = record()
     assert without.energy is None and "energy" not in dict(full_card.rows(without))

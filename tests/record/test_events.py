@@ -31,7 +31,7 @@ def test_a_torn_last_line_is_skipped_and_the_rest_is_read(tmp_path: Path) -> Non
 
 def test_a_follower_gets_each_event_once_and_waits_for_whole_lines(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
-    follower = events.Follower(log)
+    follower = events.LogFollower(log)
     assert follower.take() == []
     events.append(log, "a", 1)
     assert [event["key"] for event in follower.take()] == ["a"]
@@ -57,8 +57,8 @@ def test_two_processes_may_write_one_log(tmp_path: Path) -> None:
         process.start()
     for process in writers:
         process.join()
-    found = [(event["value"]["writer"], event["value"]["number"]) for event in events.read(log)]
-    assert sorted(found) == [(writer, number) for writer in range(2) for number in range(200)]
+    pairs = [(event["value"]["writer"], event["value"]["number"]) for event in events.read(log)]
+    assert sorted(pairs) == [(writer, number) for writer in range(2) for number in range(200)]
 
 
 def test_numbers_that_json_has_not_are_refused(tmp_path: Path) -> None:

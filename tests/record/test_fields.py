@@ -20,8 +20,8 @@ from mlbench.terminal import full_card, run_table
 from mlbench.tracking import mapping
 
 
-def rows(*words: str, **changes: Any) -> dict[str, str]:
-    return fields.rows(record(*words, **changes))
+def rows(*overrides: str, **changes: Any) -> dict[str, str]:
+    return fields.rows(record(*overrides, **changes))
 
 
 def complete() -> Record:
@@ -36,7 +36,7 @@ def complete() -> Record:
         transport={"library": "gloo"},
     )
     parts = {"gpus": 2e3, "cpu_packages": 1e3}
-    one = record(
+    run = record(
         "hardware=gcp_n1_t4",
         "study=a",
         cost=vars(bill),
@@ -57,7 +57,7 @@ def complete() -> Record:
         ],
     )
     changes = {"framework": "jax", "compile": "eager"}
-    return one.model_copy(update={"experiment": one.experiment.model_copy(update=changes)})
+    return run.model_copy(update={"experiment": run.experiment.model_copy(update=changes)})
 
 
 def test_names_are_unique_in_every_place():
@@ -70,13 +70,13 @@ def test_names_are_unique_in_every_place():
 
 
 def test_every_field_is_shown_on_the_card_in_the_listing_in_mlflow_or_on_the_page():
-    one = complete()
-    lines = dict(full_card.rows(one))
-    metrics = {metric.name for metric in mapping.end_metrics(one, ended=0.0)}
-    tags = mapping.end_tags(one).keys()
-    page = [text for _, texts in provenance_section.provenance([one]) for text in texts]
+    run = complete()
+    lines = dict(full_card.rows(run))
+    metrics = {metric.name for metric in mapping.end_metrics(run, ended=0.0)}
+    tags = mapping.end_tags(run).keys()
+    page = [text for _, texts in provenance_section.provenance([run]) for text in texts]
     for field in FIELDS:
-        value = field.value(one)
+        value = field.value(run)
         assert value not in (None, "", {}, []), f"{field.name}: `complete` has no value of it"
         names = {name for name in metrics if re.fullmatch(rf"{field.name}(_s|/.*)?", name)}
         shown = [
@@ -91,12 +91,12 @@ def test_every_field_is_shown_on_the_card_in_the_listing_in_mlflow_or_on_the_pag
 
 
 def test_a_measured_number_has_a_unit_and_reaches_mlflow_and_notebooks_unchanged(tmp_path: Path):
-    one = complete().model_copy(update={"run_id": "a"})
-    numbers = {m.name: m.value for m in mapping.end_metrics(one, ended=0.0)}
+    run = complete().model_copy(update={"run_id": "a"})
+    numbers = {m.name: m.value for m in mapping.end_metrics(run, ended=0.0)}
     assert numbers["time_to_accuracy_s"] == 48.25 and numbers["startup/cluster_s"] == 5.4
     assert numbers["phase/backward_s"] == 18.0 and numbers["share/backward"] == pytest.approx(0.45)
     assert math.fsum(v for name, v in numbers.items() if name.startswith("share/")) == pytest.approx(1.0)
-    assert one.cost is not None and numbers["cost/goal_usd"] == one.cost.goal_usd
+    assert run.cost is not None and numbers["cost/goal_usd"] == run.cost.goal_usd
     assert numbers["energy/gpus_joules"] == 2e3 and numbers["bytes_sent_per_step"] == 3e6
     (tmp_path / "a").mkdir()
     save(record(run_id="a"), tmp_path / "a")
@@ -111,11 +111,11 @@ def test_a_measured_number_has_a_unit_and_reaches_mlflow_and_notebooks_unchanged
 
 
 def test_a_listing_has_each_column_s_value_under_its_name():
-    one = complete()
-    row = run_index.shared_values(one) | run_index.own_values(one)
+    run = complete()
+    row = run_index.shared_values(run) | run_index.own_values(run)
     summary = run_table.summary(row)
     assert summary["samples_per_s"] == 71.9 and summary["sample_unit"] == "images"
-    assert one.cost is not None and summary["cost_wall_usd"] == one.cost.wall_usd
+    assert run.cost is not None and summary["cost_wall_usd"] == run.cost.wall_usd
     wide = run_table.text([row], wide=True)
     assert "71.9 images/s" in wide and "48.2 s" in wide and "95.28 %" in wide and "11-21 03:45" in wide
 

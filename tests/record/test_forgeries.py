@@ -52,8 +52,8 @@ def test_a_record_is_official_beside_its_own_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_record_that_its_log_does_not_bear_out_is_not_official(name: str, tmp_path: Path) -> None:
-    words, edit, reason = FOLDERS[name]
-    folder = folder_of(tmp_path, "run", *words)
+    overrides, edit, reason = FOLDERS[name]
+    folder = folder_of(tmp_path, "run", *overrides)
     edit(folder)
     assert reason in " ".join(said_of(folder))
     with suppress(UserError):  # such a record is not shown at all
@@ -153,9 +153,14 @@ def test_an_edited_log_is_none_of_an_official_result_s(name: str) -> None:
     edit(edited)
     record = build_record(edited)
     assert not record.eligible
-    assert any("checksum differs" in one or "lines were added" in one for one in record.contradictions)
+    assert any(
+        "checksum differs" in contradiction or "lines were added" in contradiction
+        for contradiction in record.contradictions
+    )
     again = build_record(sealed(edited))
-    assert any(reason in one for one in again.official_reasons) or not reason, again.official_reasons
+    assert any(reason in sentence for sentence in again.official_reasons) or not reason, (
+        again.official_reasons
+    )
     assert again.eligible == (not reason)
 
 
@@ -164,9 +169,11 @@ def test_a_log_without_its_checksum_and_lines_after_it_are_told() -> None:
     of(whole, "run_result")["metadata"] = {}
     assert build_record(whole).official_reasons == ["its event log has no checksum"]
     whole = log(compose.compose([OFFICIAL]))
-    for place in (-1, len(whole)):
-        longer = [*whole[:place], of(whole, "validation", -1), *whole[place:]]
-        assert any("lines were added" in one for one in build_record(longer).contradictions)
+    for position in (-1, len(whole)):
+        longer = [*whole[:position], of(whole, "validation", -1), *whole[position:]]
+        assert any(
+            "lines were added" in contradiction for contradiction in build_record(longer).contradictions
+        )
 
 
 SOURCES = "from mlbench.record import provenance as p; print(p.sources(), p.git(p.CHECKOUT).dirty)"
@@ -177,11 +184,11 @@ def test_an_edit_that_git_was_told_to_overlook_changes_the_sources(tmp_path: Pat
     for name in ("mlbench", "conf"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
 
-    def git(*words: str) -> None:
+    def git(*arguments: str) -> None:
         settings = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-        subprocess.run(["git", *settings, *words], cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run(["git", *settings, *arguments], cwd=tmp_path, check=True, capture_output=True)
 
-    def told() -> list[str]:
+    def state() -> list[str]:
         code = [sys.executable, "-B", "-c", SOURCES]
         return subprocess.run(
             code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
@@ -191,19 +198,19 @@ def test_an_edit_that_git_was_told_to_overlook_changes_the_sources(tmp_path: Pat
     git("init", "-q")
     git("add", "-A")
     git("commit", "-qm", "all")
-    before = told()
+    before = state()
     assert before[1] == "False"
     path = tmp_path / "mlbench" / "training" / "loop.py"
     text, times = path.read_text(), path.stat()
     git("update-index", "--assume-unchanged", "mlbench/training/loop.py")
     path.write_text(text.replace("CHECK_EVERY = 500", "CHECK_EVERY = 900"))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    after = told()
+    after = state()
     assert after[1] == "False" and after[0] != before[0]
     recipe = tmp_path / "conf" / "task" / "logreg.yaml"
     git("update-index", "--assume-unchanged", "conf/task/logreg.yaml")
     recipe.write_text(recipe.read_text().replace("official: 89", "official: 60"))
-    assert told()[0] not in (before[0], after[0])
+    assert state()[0] not in (before[0], after[0])
 
 
 def test_a_package_cannot_stand_in_front_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,15 +227,15 @@ def test_a_cheaper_machine_in_a_folder_of_one_s_own_is_a_reason(tmp_path: Path) 
     (tmp_path / "hardware").mkdir()
     text = (ROOT / "conf/hardware/gcp_n1_t4.yaml").read_text()
     (tmp_path / "hardware/mine.yaml").write_text(text.replace("name: gcp_n1_t4", "name: mine"))
-    words = [OFFICIAL, f"hydra.searchpath=[{tmp_path}]", "hardware=mine"]
-    record = build_record(log(compose.compose(words)), FROZEN)
-    assert not record.eligible and any("hardware is mine" in one for one in record.official_reasons)
+    overrides = [OFFICIAL, f"hydra.searchpath=[{tmp_path}]", "hardware=mine"]
+    record = build_record(log(compose.compose(overrides)), FROZEN)
+    assert not record.eligible and any("hardware is mine" in reason for reason in record.official_reasons)
     (tmp_path / "division").mkdir()
     (tmp_path / "division/closed.yaml").write_text("name: closed\nfree: ['*']\ndeclared: []\nfixed: []\n")
     with pytest.raises(UserError, match="division=closed is both"):
-        compose.compose([*words, "division=closed"])
+        compose.compose([*overrides, "division=closed"])
     with pytest.raises(UserError, match="task.batch_size is 4096.*rule R1"):
-        compose.compose([*words, "task.batch_size=4096"])
+        compose.compose([*overrides, "task.batch_size=4096"])
 
 
 def of_its_own(worker: Worker, root: Path) -> str:
@@ -247,8 +254,8 @@ def of_its_own(worker: Worker, root: Path) -> str:
 
 def test_nodes_that_hold_different_data_are_told_before_they_train(tmp_path: Path) -> None:
     """Each agrees with its own manifest, and only rank 0's stands in the record."""
-    told = run_ranks(of_its_own, 2, tmp_path)
-    assert all("the nodes hold different data sets" in one for one in told)
+    messages = run_ranks(of_its_own, 2, tmp_path)
+    assert all("the nodes hold different data sets" in message for message in messages)
 
 
 def test_a_file_that_is_swapped_while_it_is_checked_shows_at_the_end(
@@ -257,11 +264,11 @@ def test_a_file_that_is_swapped_while_it_is_checked_shows_at_the_end(
     folder, digest = prepared(tmp_path), arrow.digest
 
     def swap(path: Path) -> str:
-        found = digest(path)
+        checksum = digest(path)
         if not (folder / "away").exists():
             path.rename(folder / "away")
             shutil.copy(folder / "away", path)
-        return found
+        return checksum
 
     monkeypatch.setattr(verify.arrow, "digest", swap)
     data, before = watched_data(folder, Worker())

@@ -38,8 +38,8 @@ def test_durations_are_said_with_sensible_digits(seconds, said):
 @given(st.floats(1e-6, 1e7))
 def test_a_said_duration_is_within_its_last_digit(seconds):
     factors = {"us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86400}
-    words = format.duration(seconds).split()
-    said = sum(float(value) * factors[unit] for value, unit in zip(words[::2], words[1::2], strict=True))
+    parts = format.duration(seconds).split()
+    said = sum(float(value) * factors[unit] for value, unit in zip(parts[::2], parts[1::2], strict=True))
     assert said == pytest.approx(seconds, rel=0.05, abs=1e-7)
 
 

@@ -16,7 +16,7 @@ from mlbench.config.errors import UserError, comparable
 from mlbench.datasets import arrow, verify
 from mlbench.record import official, provenance
 from mlbench.record.build_record import build_record
-from mlbench.record.official import Dataset
+from mlbench.record.official import PublishedDataset
 from mlbench.terminal import full_card, result_card
 from mlbench.tracking.run_files import result_file
 from tools import freeze
@@ -47,10 +47,10 @@ def test_a_forgery_is_not_official_and_its_card_says_why(name: str) -> None:
     assert named is not None and named[0] == "result.txt" and "not official: " in named[1]
 
 
-@pytest.mark.parametrize(("words", "reason"), WORDS)
-def test_what_the_command_line_changed_is_a_reason(words: list[str], reason: str) -> None:
-    record = built(*words)
-    assert not record.eligible and any(one.startswith(reason) for one in record.official_reasons)
+@pytest.mark.parametrize(("overrides", "reason"), WORDS)
+def test_what_the_command_line_changed_is_a_reason(overrides: list[str], reason: str) -> None:
+    record = built(*overrides)
+    assert not record.eligible and any(sentence.startswith(reason) for sentence in record.official_reasons)
     assert reason.split(":")[0] in cards(record)
 
 
@@ -66,7 +66,10 @@ def test_an_edited_recipe_or_goal_in_conf_is_not_official(field: tuple[str, str,
 
 def test_what_the_reference_does_not_know_makes_no_official_result() -> None:
     unknown = FROZEN.model_copy(
-        update={"sources": None, "datasets": {"cifar10": Dataset(rows=None, inputs=None, prepared=None)}}
+        update={
+            "sources": None,
+            "datasets": {"cifar10": PublishedDataset(rows=None, inputs=None, prepared=None)},
+        }
     )
     reasons = built(OFFICIAL, frozen=unknown).official_reasons
     assert len(reasons) == 4 and all("does not know" in reason for reason in reasons)
@@ -154,7 +157,7 @@ def test_a_data_set_is_frozen_by_who_has_it(tmp_path: Path) -> None:
     folder = prepared(tmp_path)
     frozen = freeze.frozen(None, release=False, data=[folder])
     content = verify.content(folder)
-    assert frozen.datasets["data"] == Dataset(
+    assert frozen.datasets["data"] == PublishedDataset(
         rows={"train": 4}, inputs=content.data_inputs, prepared=content.data_files
     )
 

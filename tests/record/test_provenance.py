@@ -31,15 +31,15 @@ def test_software_has_the_version_of_every_package_that_the_code_imports():
 
 def test_software_is_plain_and_has_the_command_as_it_was_typed():
     code = "from mlbench.record import provenance; print(provenance.software().model_dump_json())"
-    words = [sys.executable, "-c", code, "task=logreg", "tracking_uri=https://me:pw@host/ml", "a b"]
-    answer = subprocess.run(words, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code, "task=logreg", "tracking_uri=https://me:pw@host/ml", "a b"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
     typed = shlex.split(json.loads(answer.stdout)["command"])
-    assert typed == [*words[:4], "tracking_uri=https://host/ml", "a b"]
+    assert typed == [*command[:4], "tracking_uri=https://host/ml", "a b"]
 
 
-def run_git(folder, *words):
+def run_git(folder, *arguments):
     command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    return subprocess.run([*command, *words], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def test_a_clean_checkout_is_its_commit_and_ignored_files_leave_it_clean(checkou
 @pytest.mark.parametrize("name", ["file", "new.py"])
 def test_a_changed_or_untracked_file_makes_the_checkout_dirty(checkout, name):
     (checkout / name).write_text("two")
-    found = provenance.git(checkout)
-    assert found is not None and found.dirty is True
+    result = provenance.git(checkout)
+    assert result is not None and result.dirty is True
 
 
 def test_a_hooks_variables_do_not_lead_to_another_repository(checkout, tmp_path_factory, monkeypatch):
@@ -110,8 +110,8 @@ def test_only_settings_on_the_list_are_recorded(monkeypatch):
     secrets = ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "MLFLOW_TRACKING_PASSWORD", "HF_TOKEN")
     for name, value in settings.items() | {(name, "hidden") for name in secrets}:
         monkeypatch.setenv(name, value)
-    found = provenance.environment()
-    assert found == settings | {"NCCL_CONF_FILE": "***"}  # an address is no setting
+    variables = provenance.environment()
+    assert variables == settings | {"NCCL_CONF_FILE": "***"}  # an address is no setting
     assert "hidden" not in provenance.software().model_dump_json()
 
 
@@ -136,10 +136,10 @@ def test_credentials_are_cut_out_of_urls(given, expected):
     assert without_credentials(given) == expected
 
 
-words = st.text("abcXYZ019-_.~!$*+%@", min_size=1, max_size=12)
+texts = st.text("abcXYZ019-_.~!$*+%@", min_size=1, max_size=12)
 
 
-@given(user=words, password=words, host=st.from_regex(r"[a-z]{3,9}(:\d{2,4})?", fullmatch=True))
+@given(user=texts, password=texts, host=st.from_regex(r"[a-z]{3,9}(:\d{2,4})?", fullmatch=True))
 def test_no_password_survives_whatever_it_is_made_of(user, password, host):
     cleaned = without_credentials(f"https://{user}:{password}@{host}/path")
     assert cleaned == f"https://{host}/path"

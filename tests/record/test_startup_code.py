@@ -16,17 +16,17 @@ from mlbench.record import startup_code
 SAY = "import json; from mlbench.record import startup_code as s; print(json.dumps(s.files()))"
 
 
-def found(*flags: str, **environment: str) -> list[str]:
+def names(*flags: str, **environment: str) -> list[str]:
     """Return the names of what a fresh interpreter finds."""
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, *flags, "-c", SAY],
         env={**os.environ, **environment}, capture_output=True, text=True, check=True, cwd=ROOT,
     )  # fmt: skip
-    return sorted(json.loads(told.stdout))
+    return sorted(json.loads(result.stdout))
 
 
 def test_a_normal_installation_has_none() -> None:
-    assert found() == []
+    assert names() == []
 
 
 @pytest.mark.parametrize("name", startup_code.CUSTOMIZE)
@@ -35,11 +35,11 @@ def test_customize_modules_are_told_unless_they_are_empty_or_a_distribution_s(
 ) -> None:
     path = tmp_path / f"{name}.py"
     path.write_text("import time\nreal = time.perf_counter\ntime.perf_counter = lambda: real() / 10\n")
-    place = {"PYTHONPATH": str(tmp_path)}
-    assert found(**place) == [f"{tmp_path.name}/{name}.py"]
+    variables = {"PYTHONPATH": str(tmp_path)}
+    assert names(**variables) == [f"{tmp_path.name}/{name}.py"]
     for harmless in ("", "# nothing\n", f"# apport\n{startup_code.DEBIAN}"):
         path.write_text(harmless)
-        assert found(**place) == []
+        assert names(**variables) == []
 
 
 def test_lines_of_code_in_a_pth_file_are_told(tmp_path: Path) -> None:
@@ -52,18 +52,20 @@ def test_lines_of_code_in_a_pth_file_are_told(tmp_path: Path) -> None:
     code += f"site.USER_SITE = {str(site)!r}; print([p.name for p in s._paths()])"
     run = [sys.executable, "-c", code]
     (site / "fast.pth").write_text("import time; time.perf_counter = time.monotonic\n")
-    told = subprocess.run(run, env={**os.environ, **base}, capture_output=True, text=True, check=True)
-    assert "fast.pth" in told.stdout and "paths.pth" not in told.stdout and "distutils" not in told.stdout
+    result = subprocess.run(run, env={**os.environ, **base}, capture_output=True, text=True, check=True)
+    assert (
+        "fast.pth" in result.stdout and "paths.pth" not in result.stdout and "distutils" not in result.stdout
+    )
 
 
 @pytest.mark.slow
 def test_flags_other_compiled_files_and_hydra_plugins_are_told(tmp_path: Path) -> None:
-    assert found("-O") == ["sys.flags.optimize"] and found("-X", "dev") == ["sys.flags.dev_mode"]
-    assert found(PYTHONPYCACHEPREFIX=str(tmp_path / "c")) == ["sys.pycache_prefix"]
+    assert names("-O") == ["sys.flags.optimize"] and names("-X", "dev") == ["sys.flags.dev_mode"]
+    assert names(PYTHONPYCACHEPREFIX=str(tmp_path / "c")) == ["sys.pycache_prefix"]
     plugin = tmp_path / "hydra_plugins" / "cheap" / "__init__.py"
     plugin.parent.mkdir(parents=True)
     plugin.write_text("")
-    assert found(PYTHONPATH=str(tmp_path)) == ["cheap/__init__.py"]
+    assert names(PYTHONPATH=str(tmp_path)) == ["cheap/__init__.py"]
 
 
 def test_modules_in_front_of_the_standard_library_s_and_preloaded_libraries_are_told(
@@ -107,8 +109,8 @@ def test_a_hydra_plugin_cannot_put_other_hardware_in_front_of_the_shipped(tmp_pa
     (package / "__init__.py").write_text(PLUGIN.replace("FOLDER", str(conf.parent)))
     text = (ROOT / "conf/hardware/gcp_n1_t4.yaml").read_text()
     (conf / "gcp_n1_t4.yaml").write_text(text.replace("usd_per_hour:", "usd_per_hour: 0.001 #"))
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", COMPOSE],
         env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, cwd=ROOT,
     )  # fmt: skip
-    assert "hardware=gcp_n1_t4 does not have the values of" in told.stderr
+    assert "hardware=gcp_n1_t4 does not have the values of" in result.stderr

@@ -29,8 +29,8 @@ from mlbench.config.errors import UserError
 from mlbench.launch import execute
 from mlbench.record import attempts, events, study
 from mlbench.record.cost import Bill, Cost
-from mlbench.record.record import Node, Record, Submission
-from mlbench.record.study import Invocation, Point, Study, Trial
+from mlbench.record.record import JobSubmission, Node, Record
+from mlbench.record.study import Invocation, Study, StudyPoint, Trial
 from mlbench.studies import grid, session, spec, tune
 from mlbench.studies.budget import Budget
 from mlbench.studies.trial_order import ordered_trials
@@ -39,24 +39,24 @@ from mlbench.tracking import sync
 
 
 def invocation(repeats: int) -> Invocation:
-    return Invocation(at="2026-11-21T00:00:00+00:00", words=("task=logreg",), repeats=repeats)
+    return Invocation(at="2026-11-21T00:00:00+00:00", overrides=("task=logreg",), repeats=repeats)
 
 
 def planned(*names: str, repeats: int = 3) -> Study:
-    points = {name: (f"workers={place + 1}",) for place, name in enumerate(names)}
+    points = {name: (f"workers={index + 1}",) for index, name in enumerate(names)}
     return study.extended(study.new("s", question="?"), points, invocation=invocation(repeats))
 
 
 def test_a_grid_multiplies_lists_and_ranges() -> None:
-    found = grid.parse(["task=logreg,resnet20", "workers=range(1,4)", "goal=none", "output_root=/x"])
-    assert len(found.points) == 6 and found.points[0] == ("task=logreg", "workers=1", "goal=none")
-    assert found.swept == ["task", "workers"]
-    assert found.output_settings == {"output_root": "output_root=/x"} and found.seeds is None
+    result = grid.parse(["task=logreg,resnet20", "workers=range(1,4)", "goal=none", "output_root=/x"])
+    assert len(result.points) == 6 and result.points[0] == ("task=logreg", "workers=1", "goal=none")
+    assert result.swept == ["task", "workers"]
+    assert result.output_settings == {"output_root": "output_root=/x"} and result.seeds is None
     assert grid.parse(["seed=1,2,1", "workers=2"]).seeds == (1, 2)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "message"),
     [
         (["workers"], "'workers' is not of the form"),
         (["workers=1", "workers=2"], "workers is given twice"),
@@ -66,10 +66,10 @@ def test_a_grid_multiplies_lists_and_ranges() -> None:
         (["task=glob(*)"], "is not of the form"),
     ],
 )
-def test_wrong_grids_are_told_in_a_sentence(words: list[str], told: str) -> None:
+def test_wrong_grids_are_told_in_a_sentence(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError, match="mlbench.sweep --help") as caught:
-        grid.parse(words)
-    assert told in str(caught.value)
+        grid.parse(overrides)
+    assert message in str(caught.value)
 
 
 def test_the_same_study_is_meant_when_an_axis_gets_more_values() -> None:
@@ -81,7 +81,7 @@ def test_the_same_study_is_meant_when_an_axis_gets_more_values() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ["workers=1", "repeats=0"],
         ["workers=1", "seed=1,2", "repeats=3"],
@@ -91,9 +91,9 @@ def test_the_same_study_is_meant_when_an_axis_gets_more_values() -> None:
         ["study=there-is-none"],
     ],
 )
-def test_contradictions_and_unknown_studies_are_refused(words: list[str], tmp_path: Path) -> None:
+def test_contradictions_and_unknown_studies_are_refused(overrides: list[str], tmp_path: Path) -> None:
     with pytest.raises(UserError):
-        spec.read([*words, f"output_root={tmp_path}"])
+        spec.read([*overrides, f"output_root={tmp_path}"])
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_contradictions_and_unknown_studies_are_refused(words: list[str], tmp_pa
 def test_every_shipped_study_is_valid(name: str) -> None:
     wanted = spec.named(name, output_settings={})
     assert wanted.question.endswith("?")
-    points = [point for asked, _ in wanted.grids for point in asked.points]
+    points = [point for selection, _ in wanted.grids for point in selection.points]
     assert points
     for point in points:
         compose.compose(point)
@@ -131,9 +131,9 @@ def test_every_point_is_composed_once(tmp_path: Path, monkeypatch: pytest.Monkey
     composed: list[str] = []
     original = compose.compose
 
-    def counting(words: Sequence[str]) -> Any:
-        composed.extend(word for word in words if word.startswith("workers="))
-        return original(words)
+    def counting(overrides: Sequence[str]) -> Any:
+        composed.extend(word for word in overrides if word.startswith("workers="))
+        return original(overrides)
 
     def join(_: Any) -> None:
         raise Measures
@@ -155,7 +155,7 @@ def test_an_extension_keeps_points_and_seeds_and_draws_new_ones() -> None:
     assert seeds["a"] == first.points[0].seeds
     assert seeds["b"][:2] == first.points[1].seeds and len(seeds["b"]) == 3
     assert len(set(seeds["c"])) == 3
-    assert second.points[1].words == first.points[1].words
+    assert second.points[1].overrides == first.points[1].overrides
     assert study.extended(second, {"a": ()}, invocation=invocation(1)) == second, (
         "fewer repeats take nothing away"
     )
@@ -169,7 +169,7 @@ def test_given_seeds_come_beside_those_that_were_drawn() -> None:
 
 @given(count=st.integers(1, 8), repeats=st.integers(1, 5))
 def test_every_block_has_every_point_once(count: int, repeats: int) -> None:
-    plan = planned(*(f"k{place}" for place in range(count)), repeats=repeats)
+    plan = planned(*(f"k{index}" for index in range(count)), repeats=repeats)
     order = ordered_trials(plan)
     assert len({trial.id for trial in order}) == count * repeats
     for block in range(repeats):
@@ -251,7 +251,7 @@ def test_attempts_without_a_record_stay_in_the_study(tmp_path: Path) -> None:
 
 
 def test_every_attempt_keeps_its_output(tmp_path: Path) -> None:
-    trial = Trial(Point(key="k", words=(), seeds=(255,)), 0, 255)
+    trial = Trial(StudyPoint(key="k", overrides=(), seeds=(255,)), 0, 255)
     for number in (1, 2, 3):
         path = tune._output(tmp_path, trial)
         assert path.name == f"k-ff-{number}.txt"
@@ -262,12 +262,12 @@ PRICED = ("hardware=gcp_n1_standard_4",)
 
 
 def test_a_study_stops_before_its_money_is_exceeded() -> None:
-    one = experiment(*PRICED, "workers=1")
-    assert one.hardware.price is not None
-    points = {"a": one, "b": experiment(*PRICED, "workers=2")}
+    point = experiment(*PRICED, "workers=1")
+    assert point.hardware.price is not None
+    points = {"a": point, "b": experiment(*PRICED, "workers=2")}
     budget = Budget(points, max_usd=1.0)
     assert budget.spent is None and budget.refusal("a") is None, "nothing is known yet"
-    hour = 3600 / one.hardware.price.usd_per_hour  # s that cost one USD on one node
+    hour = 3600 / point.hardware.price.usd_per_hour  # s that cost one USD on one node
     budget.add(record(*PRICED, "workers=1", key="a", wall=0.3 * hour))
     budget.add(record(*PRICED, "workers=1", key="a", wall=0.5 * hour, status="failed"))
     assert budget.spent == pytest.approx(0.8)
@@ -290,33 +290,35 @@ def test_a_study_stops_before_its_cluster_expires() -> None:
 
 
 def test_nodes_of_a_shared_ray_cluster_cost_between_its_runs_too() -> None:
-    one = experiment(*PRICED, "workers=2")
-    assert one.hardware.price is not None
-    hour = 3600 / one.hardware.price.usd_per_hour  # s that cost one USD on one node
+    point = experiment(*PRICED, "workers=2")
+    assert point.hardware.price is not None
+    hour = 3600 / point.hardware.price.usd_per_hour  # s that cost one USD on one node
     whole = Bill(
         1.0, None, {}, provisioning_s=0.25 * hour, billed_s=hour, date="2026-11-21", source="", lacking=""
     )
     cost = Cost(2, 1.0, None, None, None, date="2026-11-21", source="made up", whole=whole)
 
     def run(cluster: str, ended: float) -> Record:
-        submission = Submission(name="r", namespace="n", command="", ray_cluster=cluster)
-        words = (*PRICED, "workers=2")
+        submission = JobSubmission(name="r", namespace="n", command="", ray_cluster=cluster)
+        overrides = (*PRICED, "workers=2")
         ended_at = clock.iso(ended * hour)
-        return record(*words, key="a", wall=0.5 * hour, cost=cost, submission=submission, ended_at=ended_at)
+        return record(
+            *overrides, key="a", wall=0.5 * hour, cost=cost, submission=submission, ended_at=ended_at
+        )
 
     first, second, alone = run("shared", 0.5), run("shared", 1.25), run("its-own", 9)
-    assert Budget({"a": one}, [first]).spent == pytest.approx(1.0 + 2 * 0.25)  # its nodes came for it
-    assert Budget({"a": one}, [second, first]).spent == pytest.approx(2.0 + 2 * 0.25 + 2 * 0.25)
-    assert Budget({"a": one}, [first, second, alone]).spent == pytest.approx(3.0 + 2 * 0.75)
+    assert Budget({"a": point}, [first]).spent == pytest.approx(1.0 + 2 * 0.25)  # its nodes came for it
+    assert Budget({"a": point}, [second, first]).spent == pytest.approx(2.0 + 2 * 0.25 + 2 * 0.25)
+    assert Budget({"a": point}, [first, second, alone]).spent == pytest.approx(3.0 + 2 * 0.75)
 
 
 @pytest.mark.wing("kuberay")
 def test_a_cluster_costs_what_is_billed_beside_its_workers_too() -> None:
-    words = (*PRICED, "workers=2", "cluster=kuberay", f"cluster.image=a@sha256:{'0' * 64}")
+    overrides = (*PRICED, "workers=2", "cluster=kuberay", f"cluster.image=a@sha256:{'0' * 64}")
     # USD an hour, by hand from the list prices: 2 workers and a head, control plane, 3 disks, NAT gateway.
     hour = 3 * 0.19 + 0.10 + 3 * 100 * 0.04 / 730 + 0.005 + 3 * 0.0014
-    budget = Budget({"a": experiment(*words)}, max_usd=2 * hour)
-    budget.add(record(*words, key="a", wall=3600.0))
+    budget = Budget({"a": experiment(*overrides)}, max_usd=2 * hour)
+    budget.add(record(*overrides, key="a", wall=3600.0))
     assert budget.spent == pytest.approx(hour) and budget.usd("a") == pytest.approx(hour)
     assert budget.refusal("a") is not None
 
@@ -346,7 +348,7 @@ def test_the_view_says_what_is_done_left_and_spent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "message"),
     [
         (("task=nothing,logreg", "workers=1,2"), "task=nothing is unknown"),
         (("task=logreg", "wrokers=1,2"), "did you mean workers?"),
@@ -357,17 +359,17 @@ def test_the_view_says_what_is_done_left_and_spent() -> None:
     ],
 )
 def test_all_faults_are_told_before_anything_starts(
-    words: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    overrides: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main([*words, f"output_root={tmp_path}", f"data_root={tmp_path}"]) == 2
+    assert command.main([*overrides, f"output_root={tmp_path}", f"data_root={tmp_path}"]) == 2
     said = capsys.readouterr().err
-    assert told in said and "Traceback" not in said
+    assert message in said and "Traceback" not in said
     assert not list(tmp_path.glob("studies/*/study.yaml"))
 
 
 def test_a_plan_of_other_settings_is_not_continued(tmp_path: Path) -> None:
     plan = study.new("old", question="?").model_copy(
-        update={"points": (Point(key="0" * 16, words=("task=logreg",), seeds=(1,)),)}
+        update={"points": (StudyPoint(key="0" * 16, overrides=("task=logreg",), seeds=(1,)),)}
     )
     study.save(plan, study.folder(tmp_path, "old"))
     with pytest.raises(UserError, match="mean something else now"):
@@ -375,8 +377,8 @@ def test_a_plan_of_other_settings_is_not_continued(tmp_path: Path) -> None:
 
 
 def test_a_trial_is_the_command_with_its_seed() -> None:
-    trial = Trial(Point(key="k", words=("task=logreg", "workers=2"), seeds=(255,)), 0, 255)
-    assert trial.words == ("task=logreg", "workers=2", "seed=255") and trial.id == "k-ff"
+    trial = Trial(StudyPoint(key="k", overrides=("task=logreg", "workers=2"), seeds=(255,)), 0, 255)
+    assert trial.overrides == ("task=logreg", "workers=2", "seed=255") and trial.id == "k-ff"
 
 
 HERE = {"hostname": "here", "cpu_model": "EPYC", "usable_cpus": 2, "gpus": [], "warnings": []}
@@ -396,17 +398,24 @@ def asked_again(
 
     monkeypatch.setattr(node, "describe", lambda: Node.model_validate(HERE))
     monkeypatch.setattr(session.connection, "join", join)
-    words = ["task=logreg", "workers=2", "seed=7", "study=s", f"output_root={root}", f"data_root={data_root}"]
-    return lambda: session.measure(spec.read(words))
+    overrides = [
+        "task=logreg",
+        "workers=2",
+        "seed=7",
+        "study=s",
+        f"output_root={root}",
+        f"data_root={data_root}",
+    ]
+    return lambda: session.measure(spec.read(overrides))
 
 
 def finished(root: Path, data_root: Path, **more: Any) -> Run:
     """Leave a finished run in its folder and in the store."""
     made = Run(root, f"data_root={data_root}")
     made.validate(50.0)
-    told = {"data_hash": execute.check_data(made.experiment), "nodes": [HERE]} | more
-    made.end("goal_not_reached", **told)
-    assert [one.outcome for one in sync.sync_runs(root, None)] == ["uploaded"]
+    values = {"data_hash": execute.check_data(made.experiment), "nodes": [HERE]} | more
+    made.end("goal_not_reached", **values)
+    assert [run.outcome for run in sync.sync_runs(root, None)] == ["uploaded"]
     return made
 
 
@@ -435,10 +444,10 @@ def test_a_finished_run_that_only_the_default_store_has_counts_and_comes_back(
     sweeps = asked_again(root, data_root, monkeypatch)
     gone(finished(root, data_root))
     outcome = sweeps()
-    assert outcome.unmeasured == [] and [one.run_id for one in outcome.records] == ["run-7"]
+    assert outcome.unmeasured == [] and [run.run_id for run in outcome.records] == ["run-7"]
     assert outcome.records[0].status == "goal_not_reached"
-    words = ["export", "run-7", f"to={tmp_path / 'run.zip'}", f"output_root={root}"]
-    assert results.main(words) == 0, "the record and the log are back"
+    arguments = ["export", "run-7", f"to={tmp_path / 'run.zip'}", f"output_root={root}"]
+    assert results.main(arguments) == 0, "the record and the log are back"
 
 
 def test_a_failed_trial_stays_failed_when_its_sweep_is_called_again(
@@ -455,7 +464,7 @@ def test_a_failed_trial_stays_failed_when_its_sweep_is_called_again(
     good.validate(50.0)
     good.end("goal_not_reached", data_hash=execute.check_data(good.experiment), nodes=[HERE])
     again = sweeps()
-    assert [one.status for one in again.records] == ["failed", "interrupted", "goal_not_reached"]
+    assert [run.status for run in again.records] == ["failed", "interrupted", "goal_not_reached"]
     (point,) = points(again.records)
     assert (point.n, point.reached, point.missed) == (1, 0, ("a-7",))
     assert attempts.beside(again.records) == "3 attempts: 1 failed, 1 interrupted"
@@ -475,9 +484,11 @@ def test_a_run_that_a_killed_sweep_left_and_that_cannot_be_concluded_or_sent_is_
     assert note.startswith("torn-7 was interrupted and counts nowhere") and "run_result" in note
     (root / "mlflow.db").write_bytes(b"no database" * 100)
     Run(root, name="cut")
-    told = sweeps()
-    assert [one.status for one in told.records] == ["interrupted", "goal_not_reached"]
-    assert any(note.startswith("cut-7 is not in MLflow (") and "results sync" in note for note in told.notes)
+    outcome = sweeps()
+    assert [run.status for run in outcome.records] == ["interrupted", "goal_not_reached"]
+    assert any(
+        note.startswith("cut-7 is not in MLflow (") and "results sync" in note for note in outcome.notes
+    )
 
 
 def test_another_machine_s_run_is_not_copied_into_a_study(

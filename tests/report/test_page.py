@@ -129,10 +129,10 @@ def axe(browser: chromium.Page) -> list[str]:
     """Return what axe finds that keeps readers out, with the elements."""
     script = Path(str(files("axe_core_python") / "axe.min.js")).read_text()
     browser.send("Runtime.evaluate", expression=script)
-    found = browser.ask(
+    result = browser.ask(
         "axe.run(document).then(r => JSON.stringify(r.violations.map(v => [v.id, v.nodes[0].html])))"
     )
-    return json.loads(found)
+    return json.loads(result)
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -170,10 +170,10 @@ def test_a_figure_s_numbers_and_picture_can_be_saved(browser: chromium.Page, pat
 def test_an_axis_becomes_logarithmic_and_linear_again(browser: chromium.Page, path: Path) -> None:
     browser.open(path.as_uri())
     ready(browser)
-    place = "#figure-0-time_to_accuracy"
-    height = f"document.querySelector('{place} .mark-symbol.role-mark path').getAttribute('transform')"
+    figure = "#figure-0-time_to_accuracy"
+    height = f"document.querySelector('{figure} .mark-symbol.role-mark path').getAttribute('transform')"
     before = browser.ask(height)
-    click = f"document.querySelector('{place} .tools button').click()"
+    click = f"document.querySelector('{figure} .tools button').click()"
     browser.ask(click)
     browser.until(lambda: browser.ask(height) != before)
     browser.ask(click)
@@ -199,7 +199,7 @@ def test_several_tasks_begin_with_a_summary() -> None:
 
 def test_a_caveat_of_several_runs_is_written_once() -> None:
     long = "the machine of this run computed at another speed than the others"
-    records = [one.model_copy(update={"caveats": [long]}) for one in studies.study(T4, repeats=3)]
+    records = [run.model_copy(update={"caveats": [long]}) for run in studies.study(T4, repeats=3)]
     table = tables.runs(records, {})
     assert table.notes == [long] and {row.cells[-1].text for row in table.rows} == {"[1]"}
 

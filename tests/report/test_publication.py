@@ -26,15 +26,15 @@ PRICES = {"lab-a": 36.0, "lab-b": 20.0}  # USD an hour
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two submissions and the notebooks' sample as a site."""
     root = tmp_path_factory.mktemp("site")
-    for place, (entity, usd) in enumerate(PRICES.items()):
-        times = [one + place * 0.75 for one in (4.0, 4.5, 5.0)]
+    for index, (entity, usd) in enumerate(PRICES.items()):
+        times = [time + index * 0.75 for time in (4.0, 4.5, 5.0)]
         price = {"usd_per_hour": usd, "date": "2026-11-24"}
         hand_in(
-            root / "submissions", root / "runs", entity=entity, times=times, first_seed=1 + 10 * place,
+            root / "submissions", root / "runs", entity=entity, times=times, first_seed=1 + 10 * index,
             price=price, hardware=f"{entity}'s box & more",
         )  # fmt: skip
-    words = [str(root / "submissions"), str(sample.SAMPLE), f"to={root / 'site'}"]
-    assert results.main(["site", *words]) == 0
+    arguments = [str(root / "submissions"), str(sample.SAMPLE), f"to={root / 'site'}"]
+    assert results.main(["site", *arguments]) == 0
     return root / "site"
 
 
@@ -80,7 +80,9 @@ def test_the_folder_is_a_data_set_of_the_hub_and_a_deposit(site: Path) -> None:
     citation = yaml.safe_load((site / "CITATION.cff").read_text())
     (origin,) = citation["references"]
     own = yaml.safe_load((ROOT / "CITATION.cff").read_text())["references"][0]
-    assert [" ".join(one.values()) for one in own["authors"]] == [one["name"] for one in origin["authors"]]
+    assert [" ".join(author.values()) for author in own["authors"]] == [
+        author["name"] for author in origin["authors"]
+    ]
 
 
 def test_a_badge_is_an_image_whatever_its_words_are(site: Path) -> None:
@@ -115,6 +117,6 @@ def test_what_is_refused_is_on_no_page(tmp_path: Path, capsys: Any) -> None:
     folder = hand_in(tmp_path / "submissions", tmp_path / "b", entity="lab-b", times=(4.25,), first_seed=11)
     (folder / "notes.html").write_text("<script>")
     assert results.main(["site", str(tmp_path / "submissions"), f"to={tmp_path / 'site'}"]) == 2
-    told = capsys.readouterr()
-    assert "lab-b/2026-11-24-two-cores: 'notes.html' is no file of a submission" in told.err
+    output = capsys.readouterr()
+    assert "lab-b/2026-11-24-two-cores: 'notes.html' is no file of a submission" in output.err
     assert "lab-b" not in (tmp_path / "site" / "index.html").read_text()

@@ -85,23 +85,23 @@ def test_the_tables_on_disk_hold_the_aggregates(
         text = list(csv.DictReader(file))
     compared = speedups(points(records))
     assert [row["workers"] for row in stored] == [1, 2, 4, 8]
-    for row, line, one in zip(stored, text, compared, strict=True):
-        assert one.point.time_to_accuracy
-        assert row["time_to_accuracy_s"] == one.point.time_to_accuracy.value
-        assert row["time_to_accuracy_s_high"] == one.point.time_to_accuracy.high
-        assert row["speedup"] == (one.total.value if one.total else None)
-        assert float(line["time_to_accuracy_s"]) == one.point.time_to_accuracy.value
+    for row, line, result in zip(stored, text, compared, strict=True):
+        assert result.point.time_to_accuracy
+        assert row["time_to_accuracy_s"] == result.point.time_to_accuracy.value
+        assert row["time_to_accuracy_s_high"] == result.point.time_to_accuracy.high
+        assert row["speedup"] == (result.total.value if result.total else None)
+        assert float(line["time_to_accuracy_s"]) == result.point.time_to_accuracy.value
     assert stored[2]["missed"] == records[15].run_id
     assert stored[3]["speedup"] is None and "oversubscribed" in stored[3]["no_speedup"]
 
 
 def test_metrics_for_a_tracking_store_are_finite_and_step_by_workers(records: list[Record]) -> None:
-    found = list(writer.metrics(grouping.groups(records)))
-    assert all(math.isfinite(value) for _, value, _ in found)
-    assert {workers for _, _, workers in found} == {1, 2, 4}  # the oversubscribed point is not compared
-    speedup_two = next(value for name, value, workers in found if (name, workers) == ("speedup", 2))
+    metrics = list(writer.metrics(grouping.groups(records)))
+    assert all(math.isfinite(value) for _, value, _ in metrics)
+    assert {workers for _, _, workers in metrics} == {1, 2, 4}  # the oversubscribed point is not compared
+    speedup_two = next(value for name, value, workers in metrics if (name, workers) == ("speedup", 2))
     assert speedup_two == writer.rows(records)[1]["speedup"]
-    assert len({(name, workers) for name, _, workers in found}) == len(found)
+    assert len({(name, workers) for name, _, workers in metrics}) == len(metrics)
 
 
 @pytest.mark.wing("emulation")
@@ -114,7 +114,10 @@ def test_emulated_networks_are_named_wherever_a_result_stands() -> None:
     grouped = grouping.groups([*studies.study(workers=(2, 4), repeats=3), *emulated])
     name = "emulated network 1 Gbit/s and 1 ms"
     goal = "top1_accuracy >= 95"
-    assert [one.title for one in grouped] == [f"resnet20, mini: {goal}", f"resnet20, mini, {name}: {goal}"]
+    assert [group.title for group in grouped] == [
+        f"resnet20, mini: {goal}",
+        f"resnet20, mini, {name}: {goal}",
+    ]
     sections = sweep_view.answer(grouped)
     assert sections.count(name) == 1 and f"goal {goal}, {name}" in sections
     rows = [(row["network"], row["emulated"]) for row in aggregates.rows(grouped)]
@@ -125,15 +128,15 @@ def test_emulated_networks_are_named_wherever_a_result_stands() -> None:
 
 def test_where_one_worker_is_fastest_the_answer_says_by_how_much_and_how_sure() -> None:
     """The quotient of the medians is 12 s over 4 s; three runs each, none of one side among the other's."""
-    one = [studies.run(1, seed, T4, time=time) for seed, time in enumerate((3.0, 4.0, 5.0))]
-    two = [studies.run(2, seed, T4, time=time) for seed, time in enumerate((11.0, 12.0, 13.0))]
-    (group,) = grouping.groups([*one, *two])
+    first = [studies.run(1, seed, T4, time=time) for seed, time in enumerate((3.0, 4.0, 5.0))]
+    second = [studies.run(2, seed, T4, time=time) for seed, time in enumerate((11.0, 12.0, 13.0))]
+    (group,) = grouping.groups([*first, *second])
     assert "is 1 worker in 4.0 s" in answer(group)[0]
     assert answer(group)[0].endswith(": 2 workers need 3 times as long (95 % interval 2.2 to 4.33).")
-    (few,) = grouping.groups([*one[:2], *two[:2]])
+    (few,) = grouping.groups([*first[:2], *second[:2]])
     assert answer(few)[0].endswith(", but 2 runs are too few to show that more workers are slower.")
     missed = [studies.run(2, seed, T4, time=12, status="goal_not_reached") for seed in range(3)]
-    (lost,) = grouping.groups([*one, *missed])
+    (lost,) = grouping.groups([*first, *missed])
     assert answer(lost)[0].endswith(": with 2 workers half of the runs or more missed the goal.")
 
 
@@ -192,13 +195,13 @@ def test_phases_stack_to_the_time_of_an_epoch() -> None:
     records = studies.study(T4, repeats=3)
     chart = drawn(records, "phases")
     bars = [trace for trace in chart.traces if trace.kind == "bars"]
-    for place, point in enumerate(points(records)):
-        stacked = sum(trace.y[place] for trace in bars)
+    for index, point in enumerate(points(records)):
+        stacked = sum(trace.y[index] for trace in bars)
         assert stacked == pytest.approx(
             0.98 * sum(p / 4 for p in point.times) / 3
         )  # studies.run measures 98 %
         for below, above in zip(bars, bars[1:], strict=False):
-            assert above.base[place] == pytest.approx(below.base[place] + below.y[place])
+            assert above.base[index] == pytest.approx(below.base[index] + below.y[index])
 
 
 def test_below_the_bars_of_a_family_its_name_stands_once_and_families_stand_apart() -> None:
@@ -219,8 +222,11 @@ def test_notes_have_room_below_a_picture_and_in_place_of_one(tmp_path: Path) -> 
     for folder, some in ((few, made[:2]), (many, made)):
         folder.mkdir()
         writer.draw(some, folder, names=["time_to_accuracy"])
-    with Image.open(few / "time_to_accuracy.png") as one, Image.open(many / "time_to_accuracy.png") as other:
-        assert one.height < other.height
+    with (
+        Image.open(few / "time_to_accuracy.png") as first,
+        Image.open(many / "time_to_accuracy.png") as second,
+    ):
+        assert first.height < second.height
 
 
 def test_the_cost_is_shown_with_and_without_start_up() -> None:
@@ -279,9 +285,9 @@ def test_mini_and_official_never_stand_in_one_picture(tmp_path: Path) -> None:
     official = {"experiment": {"scale": "official"}}
     records = studies.study(T4, repeats=2)
     records += [studies.run(k, 9, T4, time=50, key=f"o{k}", **official) for k in (1, 2)]
-    found = grouping.groups(records)
-    assert [group.scale for group in found] == ["mini", "official"]
-    assert {chart.about.split(",")[1].strip() for group in found[:1] for chart in charts(group)} == {"mini"}
+    groups = grouping.groups(records)
+    assert [group.scale for group in groups] == ["mini", "official"]
+    assert {chart.about.split(",")[1].strip() for group in groups[:1] for chart in charts(group)} == {"mini"}
     paths = writer.draw(records, tmp_path, names=["cost"])
     assert [path.name for path in paths] == ["cost.png", "cost-mini.png"]
 
@@ -295,7 +301,7 @@ def test_published_runs_stand_beside_ours_and_apart() -> None:
     (group,) = grouping.groups([*published, *studies.study(T4, repeats=2)])
     assert [curve.published for curve in group.curves] == [False, True]
     assert group.curves[1].label.endswith("published")
-    assert all(one.total for curve in group.curves for one in curve.speedups)
+    assert all(speedup.total for curve in group.curves for speedup in curve.speedups)
     assert "6 runs" in answer(group)[2]  # the answer is about our own
 
 
@@ -312,8 +318,8 @@ def test_the_answer_says_when_repeats_are_too_few_and_when_the_machine_was_busy(
     (three,) = grouping.groups(studies.study(T4, repeats=3))
     assert "75 % of studies" in answer(three)[2] and "busy" not in answer(three)[2]
     load = ["the load average was 9.0 on 2 CPUs before the run began"]
-    (one,) = grouping.groups(studies.study(T4, repeats=1, warnings=load))
-    _, price, certainty = answer(one)
+    (single,) = grouping.groups(studies.study(T4, repeats=1, warnings=load))
+    _, price, certainty = answer(single)
     assert "a single run per point cannot show a difference; run at least 3" in certainty
     assert "3 of 3 runs measured on a busy machine: do not trust these times" in certainty
     assert "no significant difference" in price
@@ -336,9 +342,9 @@ def test_on_a_busy_machine_the_answer_is_what_to_do_next() -> None:
 
 def test_a_speed_up_above_the_workers_is_told_in_its_parts() -> None:
     """25 s in 12 epochs against 10 s in 8: 2.5 times, and 25 / 12 over 10 / 8 = 1.67 an epoch."""
-    one = [studies.run(1, seed, T4, time=25.0, epochs=12) for seed in range(3)]
-    two = [studies.run(2, seed, T4, time=10.0, epochs=8) for seed in range(3)]
-    (group,) = grouping.groups([*one, *two])
+    first = [studies.run(1, seed, T4, time=25.0, epochs=12) for seed in range(3)]
+    second = [studies.run(2, seed, T4, time=10.0, epochs=8) for seed in range(3)]
+    (group,) = grouping.groups([*first, *second])
     assert "2.5 times as fast as one worker" in answer(group)[0]
     assert answer(group)[0].endswith(
         "in two parts: an epoch is 1.67 times as fast (a parallel efficiency of 83.3 %), and the goal took "
@@ -451,12 +457,12 @@ def test_curves_that_differ_in_many_fields_have_labels_of_their_own() -> None:
         studies.run(
             1,
             seed,
-            time=9 + place,
+            time=9 + index,
             experiment={"task": task | change},
-            key=f"{place}",
-            run_id=f"{place} {seed}",
+            key=f"{index}",
+            run_id=f"{index} {seed}",
         )
-        for place, change in enumerate(changes)
+        for index, change in enumerate(changes)
         for seed in range(3)
     ]
     (group,) = grouping.groups(runs)
@@ -472,19 +478,19 @@ def test_metrics_of_two_data_sets_and_of_two_goals_have_names_of_their_own() -> 
     data = studies.study(repeats=2, experiment={"task": task | {"dataset": "fashion_mnist"}})
     goal = studies.study(repeats=2, goal={"metric": "top1_accuracy", "target": 90.0, "direction": "max"})
     runs = [
-        run.model_copy(update={"key": f"{place} {run.key}", "run_id": f"{place} {run.run_id}"})
-        for place, some in enumerate((first, data, goal))
+        run.model_copy(update={"key": f"{index} {run.key}", "run_id": f"{index} {run.run_id}"})
+        for index, some in enumerate((first, data, goal))
         for run in some
     ]
-    found = grouping.groups(runs)
-    assert len(found) == 3
-    names = [(name, step) for name, _, step in aggregates.metrics(found)]
+    groups = grouping.groups(runs)
+    assert len(groups) == 3
+    names = [(name, step) for name, _, step in aggregates.metrics(groups)]
     assert len(set(names)) == len(names)
 
 
 def test_numbers_of_workers_below_an_axis_leave_room_for_one_another() -> None:
     axis = worker_axis(range(1, 65))
-    named = [place for place, text in axis.ticks if text]
+    named = [position for position, text in axis.ticks if text]
     assert {1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0} <= set(named) and len(axis.ticks) == 64
     assert axis.limits and axis.limits[1]
     pixels = [render.WIDTH * math.log(x) / math.log(axis.limits[1] / axis.limits[0]) for x in named]
@@ -500,7 +506,7 @@ def test_totals_above_bars_stand_where_there_is_room() -> None:
 def test_a_best_value_that_misses_its_goal_does_not_read_as_if_it_met_it() -> None:
     run = studies.run(1, 0, time=9, status="goal_not_reached", best=94.996)
     (row,) = tables.runs([run], {}).rows
-    assert "94.996 %" in [one.text for one in row.cells]
+    assert "94.996 %" in [cell.text for cell in row.cells]
     assert "best 94.996 %" in sweep_view.outcome(run, None)
     assert " 94.996 % " in run_table.text([run_index.shared_values(run) | run_index.own_values(run)])
 
@@ -561,10 +567,10 @@ def test_planned_runs_without_a_record_are_told(records: list[Record]) -> None:
 
 
 def test_provenance_tells_once_what_the_runs_share(records: list[Record]) -> None:
-    found = dict(provenance_section.provenance(records))
-    assert found["prepared data (SHA-256)"] == ["d" * 64]
-    assert len(found["hardware profile"]) == 1 and "T4" in found["hardware profile"][0]
-    assert "USD per hour" in found["price"][0]
+    rows = dict(provenance_section.provenance(records))
+    assert rows["prepared data (SHA-256)"] == ["d" * 64]
+    assert len(rows["hardware profile"]) == 1 and "T4" in rows["hardware profile"][0]
+    assert "USD per hour" in rows["price"][0]
 
 
 def test_a_study_of_task_0_shows_its_messages(tmp_path: Path) -> None:
@@ -624,18 +630,20 @@ FILES = ("task=logreg", "division=open", "task.train_file=a9a.txt", "task.test_f
 
 
 def test_other_data_stands_in_charts_answers_and_metrics_of_its_own() -> None:
-    records = [run for words in (("task=logreg",), SPLIT, FILES) for run in studies.study(*words, repeats=3)]
-    found = grouping.groups(records)
+    records = [
+        run for overrides in (("task=logreg",), SPLIT, FILES) for run in studies.study(*overrides, repeats=3)
+    ]
+    groups = grouping.groups(records)
     files = "task.test_file=a9a.t task.train_file=a9a.txt"
-    assert [group.other_data for group in found] == ["", files, "task.validation=split"]
-    assert [len(group.curves) for group in found] == [1, 1, 1]
-    assert [group.about.rpartition(", data ")[2] for group in found] == [
+    assert [group.other_data for group in groups] == ["", files, "task.validation=split"]
+    assert [len(group.curves) for group in groups] == [1, 1, 1]
+    assert [group.about.rpartition(", data ")[2] for group in groups] == [
         "epsilon_like", files, "epsilon_like task.validation=split",
     ]  # fmt: skip
-    assert all("9 runs at 3 points" in answer(group)[2] for group in found)
+    assert all("9 runs at 3 points" in answer(group)[2] for group in groups)
     metrics = list(writer.metrics(grouping.groups(records)))
     assert len({(name, workers) for name, _, workers in metrics}) == len(metrics)
-    assert {row["other_data"] for row in writer.rows(records)} == {group.other_data for group in found}
+    assert {row["other_data"] for row in writer.rows(records)} == {group.other_data for group in groups}
 
 
 def test_all_that_a_run_measures_between_its_batches_is_drawn_and_in_the_tables() -> None:

@@ -43,7 +43,7 @@ def test_the_bars_of_an_epoch_add_up_to_its_batches(record: Record) -> None:
     chart = drawn(record, "phases")
     total = sum(spread.mean for spread in record.phases.values())
     assert [list(bars.x) for bars in chart.traces] == [[1.0, 2.0, 3.0]] * len(chart.traces)
-    heights = [sum(bars.y[place] for bars in chart.traces) for place in range(3)]
+    heights = [sum(bars.y[index] for bars in chart.traces) for index in range(3)]
     assert heights == pytest.approx([total / 3] * 3)
     assert chart.x.label == "epoch"
     assert {"data wait", "backward"} <= {bars.label for bars in chart.traces}

@@ -13,7 +13,7 @@ from test_page import STUDY, axe
 
 from mlbench import results
 from mlbench.analysis.chart import GREYED
-from mlbench.analysis.points import Estimate
+from mlbench.analysis.points import MedianEstimate
 from mlbench.record import official, run_folders
 from mlbench.report import page, site
 from mlbench.report.charts import frontier
@@ -45,8 +45,8 @@ def test_points_of_two_curves_are_told_apart_in_the_leaderboard() -> None:
     other = [run.model_copy(update={"key": "lr", "run_id": f"lr {run.run_id}"}) for run in other]
     (group,) = site.groups([*studies.study(workers=(4,), repeats=3), *other])
     cells = [row.cells[0] for row in site._table(group).rows]
-    assert {one.text for one in cells} == {"4 x gloo, ddp"} and "lr 0.7" in {one.below for one in cells}
-    assert len({one.below for one in cells}) == 2
+    assert {cell.text for cell in cells} == {"4 x gloo, ddp"} and "lr 0.7" in {cell.below for cell in cells}
+    assert len({cell.below for cell in cells}) == 2
 
 
 @pytest.mark.wing("emulation")
@@ -101,12 +101,14 @@ def test_cost_over_time_joins_the_frontier_and_greys_what_it_dominates() -> None
     """Of (s, USD) (1, 9), (2, 4), (3, 5) and (4, 1) the third is slower and dearer than the second."""
     points = [("a", 1.0, 9.0), ("b", 2.0, 4.0), ("c", 3.0, 5.0), ("d", 4.0, 1.0)]
     offers = [
-        frontier.Offer(name, 2, Estimate(s, 0.9 * s, 1.1 * s, n=3), Estimate(usd, 0.5 * usd, 2 * usd, n=3))
+        frontier.FrontierPoint(
+            name, 2, MedianEstimate(s, 0.9 * s, 1.1 * s, n=3), MedianEstimate(usd, 0.5 * usd, 2 * usd, n=3)
+        )
         for name, s, usd in points
     ]
     chart = frontier.frontier(offers, title="Cost over time", about="")
     drawn = {trace.label: trace for trace in chart.traces}
-    assert [(list(one.x), list(one.y)) for one in (drawn["on the frontier"], drawn["dominated"])] == [
+    assert [(list(trace.x), list(trace.y)) for trace in (drawn["on the frontier"], drawn["dominated"])] == [
         ([1, 2, 4], [9, 4, 1]),
         ([3], [5]),
     ]

@@ -36,12 +36,12 @@ def test_a_whole_submission_is_accepted_without_a_store_and_nothing_is_written(t
         "import sys; from mlbench import results; code = results.main(['check', sys.argv[1], '--json']); "
         "assert not {'mlflow', 'ray', 'torch'} & sys.modules.keys(); sys.exit(code)"
     )
-    words = [sys.executable, "-c", code, str(folder)]
-    done = subprocess.run(words, cwd=tmp_path / "empty", capture_output=True, text=True)
+    command = [sys.executable, "-c", code, str(folder)]
+    done = subprocess.run(command, cwd=tmp_path / "empty", capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    (told,) = json.loads(done.stdout)
-    assert told["accepted"] and told["tier"] == "logs complete" and not told["incomplete"]
-    (point,) = told["points"]
+    (result,) = json.loads(done.stdout)
+    assert result["accepted"] and result["tier"] == "logs complete" and not result["incomplete"]
+    (point,) = result["points"]
     assert (
         point["time_to_accuracy_s"] == 9.0 and point["cost_usd"] == pytest.approx(0.09) and point["rank"] == 1
     )
@@ -52,12 +52,12 @@ def test_a_whole_submission_is_accepted_without_a_store_and_nothing_is_written(t
 
 def test_the_comment_of_a_pull_request_is_a_table(tmp_path: Path, capsys: Any) -> None:
     folder = hand_in(tmp_path, tmp_path / "runs")
-    code, told = checked(folder, capsys, "--markdown")
-    assert code == 0 and told.startswith("### `lab-a/2026-11-24-two-cores`: accepted, logs complete\n")
-    assert "| 9.0 s (8.0 s to 10.0 s) | 0.0900 USD | 3 of 3 | logs complete |" in told
+    code, output = checked(folder, capsys, "--markdown")
+    assert code == 0 and output.startswith("### `lab-a/2026-11-24-two-cores`: accepted, logs complete\n")
+    assert "| 9.0 s (8.0 s to 10.0 s) | 0.0900 USD | 3 of 3 | logs complete |" in output
     (folder / "page.html").write_text("<script>")
-    code, told = checked(folder, capsys, "--markdown")
-    assert code == 1 and "- `'page.html' is no file of a submission`" in told
+    code, output = checked(folder, capsys, "--markdown")
+    assert code == 1 and "- `'page.html' is no file of a submission`" in output
 
 
 def test_an_export_of_a_study_is_all_that_a_submission_needs_beside_its_yaml(
@@ -74,12 +74,12 @@ def test_an_export_of_a_study_is_all_that_a_submission_needs_beside_its_yaml(
     assert results.main(["export", f"study:{STUDY}", f"output_root={root}", f"to={to}"]) == 0
     shutil.copy(example / "submission.yaml", to)
     shutil.rmtree(tmp_path / "other")
-    told = checked(to, capsys)[1]
-    assert "lab-z/2026-11-24-two-cores: accepted, logs complete, 3 runs\n" in told, told
+    output = checked(to, capsys)[1]
+    assert "lab-z/2026-11-24-two-cores: accepted, logs complete, 3 runs\n" in output, output
 
 
-def ranks(log: Log, place: int = -1) -> list[dict[str, Any]]:
-    return of(log, "validation", place)["metadata"]["phase_times"]
+def ranks(log: Log, index: int = -1) -> list[dict[str, Any]]:
+    return of(log, "validation", index)["metadata"]["phase_times"]
 
 
 def faster(log: Log) -> None:
@@ -95,8 +95,8 @@ def without_phases(log: Log) -> None:
 
 
 def more_samples(log: Log) -> None:
-    for place in (0, 1):
-        for rank in ranks(log, place):
+    for index in (0, 1):
+        for rank in ranks(log, index):
             rank["samples"] *= 1000
 
 
@@ -131,8 +131,10 @@ EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
 @pytest.mark.parametrize("name", EDITS)
 def test_a_log_that_was_edited_and_sealed_anew_is_refused(name: str, tmp_path: Path, capsys: Any) -> None:
     edit, sentence = EDITS[name]
-    code, told = checked(hand_in(tmp_path, tmp_path / "runs", edit=edit), capsys)
-    assert code == 1 and told.startswith("lab-a/2026-11-24-two-cores: refused\n") and sentence in told, told
+    code, output = checked(hand_in(tmp_path, tmp_path / "runs", edit=edit), capsys)
+    assert code == 1 and output.startswith("lab-a/2026-11-24-two-cores: refused\n") and sentence in output, (
+        output
+    )
 
 
 def edited_record(folder: Path) -> None:
@@ -152,11 +154,11 @@ def copied(folder: Path) -> None:
 
 
 def swapped(folder: Path) -> None:
-    place = study.folder(folder, STUDY)
-    plan = study.load(place)
+    study_folder = study.folder(folder, STUDY)
+    plan = study.load(study_folder)
     assert plan is not None
     points = tuple(point.model_copy(update={"key": "0" * 16}) for point in plan.points)
-    study.save(plan.model_copy(update={"points": points}), place)
+    study.save(plan.model_copy(update={"points": points}), study_folder)
 
 
 def deleted(folder: Path) -> None:
@@ -189,8 +191,8 @@ def test_a_folder_that_was_edited_is_refused(name: str, tmp_path: Path, capsys: 
     folder = hand_in(tmp_path, tmp_path / "runs", times=(6.0, 7.0, 8.0))
     assert checked(folder, capsys)[0] == 0, "it is accepted before"
     edit(folder)
-    code, told = checked(folder, capsys)
-    assert code == 1 and sentence in told, told
+    code, output = checked(folder, capsys)
+    assert code == 1 and sentence in output, output
 
 
 def test_tiers_need_logs_attempts_and_another_entity(tmp_path: Path) -> None:
@@ -200,9 +202,9 @@ def test_tiers_need_logs_attempts_and_another_entity(tmp_path: Path) -> None:
     (study.folder(third, STUDY) / study.PLAN).unlink()
     (study.folder(third, STUDY) / study.LOG).unlink()
     every = [submission.check(folder) for folder in (first, second, third)]
-    assert [one.refusals for one in every] == [[], [], []]
+    assert [result.refusals for result in every] == [[], [], []]
     entries = leaderboard.entries(every)
-    assert [(one.entity, one.rank, one.tier) for one in entries] == [
+    assert [(entry.entity, entry.rank, entry.tier) for entry in entries] == [
         ("lab-b", 1, "reproduced"),
         ("lab-a", 2, "reproduced"),
         ("lab-c", 3, "self-reported"),
@@ -214,13 +216,13 @@ def test_tiers_need_logs_attempts_and_another_entity(tmp_path: Path) -> None:
 def test_ranks_are_of_one_task_goal_division_and_class_of_hardware(tmp_path: Path) -> None:
     folders = [
         hand_in(
-            tmp_path, tmp_path / "runs", *words,
-            entity=f"lab-{place}", times=[4.1 + place, 4.6 + place], first_seed=1 + 10 * place,
+            tmp_path, tmp_path / "runs", *overrides,
+            entity=f"lab-{index}", times=[4.1 + index, 4.6 + index], first_seed=1 + 10 * index,
         )
-        for place, words in enumerate([("workers=1",), ("goal=86",), ("workers=2",)])
+        for index, overrides in enumerate([("workers=1",), ("goal=86",), ("workers=2",)])
     ]  # fmt: skip
     entries = leaderboard.entries([submission.check(folder) for folder in folders])
-    ranks = [(one.entity, one.rank, one.section.partition(":")[2][:15]) for one in entries]
+    ranks = [(entry.entity, entry.rank, entry.section.partition(":")[2][:15]) for entry in entries]
     assert ranks == [
         ("lab-0", 1, " accuracy >= 85"), ("lab-2", 2, " accuracy >= 85"), ("lab-1", 1, " accuracy >= 86"),
     ]  # fmt: skip

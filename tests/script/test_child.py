@@ -30,27 +30,27 @@ PATIENCE_S = 60.0  # s; a slow machine is no failure, a hang is
 def test_a_metric_is_the_number_after_its_name(metric: str, line: str, value: float) -> None:
     task: Any = compose(["task=script", f"task.metric={metric}"]).task
     values: list[float] = []
-    child.Output(task.pattern, values.append).take(f"{line}\n".encode())
+    child.ScriptOutput(task.pattern, values.append).take(f"{line}\n".encode())
     assert values == [value]
 
 
 def test_the_last_line_may_lack_its_end_and_a_bar_has_returns() -> None:
     values: list[float] = []
-    output = child.Output("loss=([0-9.]+)", values.append)
+    output = child.ScriptOutput("loss=([0-9.]+)", values.append)
     output.take("10 %|█ | loss=0.5\r20 %|██ | loss=0.4".encode())
     assert values == [0.5]
     output.take(b"", last=True)
     assert values == [0.5, 0.4]
 
 
-def run(text: str, output: child.Output, *, cwd: Path) -> child.Child:
+def run(text: str, output: child.ScriptOutput, *, cwd: Path) -> child.Child:
     variables = child.variables("127.0.0.1:9", "")
     return child.Child([sys.executable, "-c", text], cwd=os.fspath(cwd), variables=variables, output=output)
 
 
 def test_what_another_rank_prints_into_the_same_output_is_shown_and_not_measured(tmp_path: Path) -> None:
     values: list[float] = []
-    output = child.Output("acc ([0-9.]+)", values.append)
+    output = child.ScriptOutput("acc ([0-9.]+)", values.append)
     text = """
 import os, subprocess, sys
 rank_1 = "import sys; print('acc 0.1'); print('acc 0.2', file=sys.stderr)"
@@ -66,7 +66,7 @@ subprocess.run([sys.executable, "-c", "print('acc 0.6')"], env=os.environ | {"RA
 
 
 def test_a_command_that_is_interrupted_may_save_its_state(tmp_path: Path) -> None:
-    output = child.Output("ready", lambda _: None)
+    output = child.ScriptOutput("ready", lambda _: None)
     text = """
 import time
 try:

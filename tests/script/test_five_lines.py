@@ -29,10 +29,10 @@ def test_the_same_file_reaches_the_same_goal_however_it_is_started(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("GOAL REACHED: loss") == 1
-    (found,) = tmp_path.glob("runs/*/record.json")
-    record = load(found)
+    (path,) = tmp_path.glob("runs/*/record.json")
+    record = load(path)
     assert (record.status, record.workers, record.contradictions) == ("goal_reached", workers, [])
-    losses = [one.metrics["loss"] or 1.0 for one in record.validations]
+    losses = [validation.metrics["loss"] or 1.0 for validation in record.validations]
     assert losses[-1] <= 0.01 < min(losses[:-1])
     assert record.steps == 4 * len(losses) and record.samples == 64 * workers * len(losses)
     assert record.phases["data_wait"].mean > 0 and record.phases["forward"].mean > 0

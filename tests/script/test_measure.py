@@ -25,17 +25,17 @@ PATIENCE_S = 240  # s; a slow machine is no failure, a hang is
 
 
 def measure(
-    folder: Path, *words: str, command: Sequence[object], cwd: Path = ROOT
+    folder: Path, *overrides: str, command: Sequence[object], cwd: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
-    line = [*PYTHON, "-m", "mlbench.measure", f"output_root={folder}", "cluster.exclusive=false", *words]
+    line = [*PYTHON, "-m", "mlbench.measure", f"output_root={folder}", "cluster.exclusive=false", *overrides]
     return subprocess.run(
         [*line, "--", *map(str, command)], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S
     )
 
 
 def only_record(folder: Path) -> Record:
-    (found,) = folder.glob("*/record.json")
-    return load(found)
+    (path,) = folder.glob("*/record.json")
+    return load(path)
 
 
 def test_a_ddp_script_computes_and_prints_what_it_does_alone_and_its_rate_is_ours(tmp_path: Path) -> None:
@@ -49,7 +49,9 @@ def test_a_ddp_script_computes_and_prints_what_it_does_alone_and_its_rate_is_our
     assert printed == re.findall(r"epoch \d+ val_acc (\S+)", alone) and len(printed) == 6
     record = only_record(tmp_path)
     assert (record.status, record.workers, record.contradictions) == ("completed", 2, [])
-    assert [one.metrics["val_acc"] for one in record.validations] == [float(value) for value in printed]
+    assert [validation.metrics["val_acc"] for validation in record.validations] == [
+        float(value) for value in printed
+    ]
     assert (record.steps, record.samples, record.sample_unit) == (192, 12288, "rows")
     (rate,) = re.findall(r"rate (\S+)", done.stdout)
     assert record.samples_per_s == pytest.approx(float(rate), rel=0.03)
@@ -68,12 +70,12 @@ def test_a_rank_that_is_late_in_backward_is_named(tmp_path: Path) -> None:
 
 
 def test_a_goal_ends_the_run_at_the_moment_at_which_it_was_printed(tmp_path: Path) -> None:
-    words = ["task.metric=val_acc (?P<top1>[0-9.]+)", "goal=0.9"]
-    done = measure(tmp_path, *words, command=[*TWO, SCRIPTS / "ddp.py", 100_000, -1, 0])
+    overrides = ["task.metric=val_acc (?P<top1>[0-9.]+)", "goal=0.9"]
+    done = measure(tmp_path, *overrides, command=[*TWO, SCRIPTS / "ddp.py", 100_000, -1, 0])
     assert done.returncode == 0, done.stdout + done.stderr
     record = only_record(tmp_path)
     assert record.status == "goal_reached" and record.contradictions == []
-    values = [one.metrics["top1"] or 0 for one in record.validations]
+    values = [validation.metrics["top1"] or 0 for validation in record.validations]
     assert values[-1] >= 0.9 > max(values[:-1])
     assert record.time_to_accuracy == record.validations[-1].elapsed
     assert record.steps >= 32 * len(values)  # it goes on until its line has come
@@ -109,7 +111,7 @@ def test_a_script_that_starts_its_own_processes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     record = only_record(tmp_path)
     assert (record.workers, record.steps, record.samples) == (2, 30, 240)
-    assert any("the wait for data was not seen" in one for one in record.warnings)
+    assert any("the wait for data was not seen" in warning for warning in record.warnings)
 
 
 def test_paths_and_arguments_arrive_as_they_were_written(tmp_path: Path) -> None:
@@ -129,10 +131,10 @@ def test_two_at_once_with_one_output_have_a_folder_each(tmp_path: Path) -> None:
             )
             for steps in (5, 6)
         ]
-    assert [one.result().returncode for one in both] == [0, 0]
+    assert [future.result().returncode for future in both] == [0, 0]
     records = [load(path) for path in tmp_path.glob("*/record.json")]
-    assert sorted(one.steps for one in records) == [5, 6]
-    assert all(one.status == "completed" and one.contradictions == [] for one in records)
+    assert sorted(record.steps for record in records) == [5, 6]
+    assert all(record.status == "completed" and record.contradictions == [] for record in records)
     assert len(list(tmp_path.glob("*/output.log"))) == 2
 
 
@@ -151,6 +153,6 @@ def test_a_command_that_trains_nothing_is_one_sentence_and_leaves_nothing(
     tmp_path: Path, command: list[str], code: int, sentence: str
 ) -> None:
     done = measure(tmp_path / "runs", command=command)
-    told = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("mlbench: ")]
-    assert (done.returncode, len(told)) == (code, 1) and sentence in " ".join(done.stderr.split() + told)
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("mlbench: ")]
+    assert (done.returncode, len(lines)) == (code, 1) and sentence in " ".join(done.stderr.split() + lines)
     assert not (tmp_path / "runs").exists()

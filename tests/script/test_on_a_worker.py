@@ -25,9 +25,9 @@ pytestmark = pytest.mark.usefixtures("own_temporary_files")
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
 
-    def run(text: str, *words: str) -> tuple[TaskResult, str]:
+    def run(text: str, *overrides: str) -> tuple[TaskResult, str]:
         (tmp_path / "a script.py").write_text(text)
-        task: Any = compose(["task=script", "task.path=a script.py", *words]).task
+        task: Any = compose(["task=script", "task.path=a script.py", *overrides]).task
         result = measure(task, Worker())
         return result, gzip.decompress(result.files["rank_0.log"]).decode()
 

@@ -59,10 +59,10 @@ def test_a_step_is_what_its_stamps_say() -> None:
 
 
 def test_without_buckets_backward_ends_with_the_last_gradient_and_without_that_at_the_optimizer() -> None:
-    alone = [one for one in STAMPS if one[0] not in ("launch", "reduced")]
+    alone = [stamp for stamp in STAMPS if stamp[0] not in ("launch", "reduced")]
     step = assemble(alone, begin=0.5, rows=1)
     assert (step.backward, step.optimizer, step.transfer, step.launched) == (5.5, 5.5, 0.0, None)
-    step = assemble([one for one in alone if one[0] != "backward_end"], begin=0.5, rows=1)
+    step = assemble([stamp for stamp in alone if stamp[0] != "backward_end"], begin=0.5, rows=1)
     assert (step.backward, step.optimizer) == (9.0, 2.0)
 
 
@@ -145,7 +145,7 @@ def test_a_rank_that_is_within_a_step_when_rank_0_prints_has_no_negative_time() 
 
 def test_a_log_keeps_begin_and_end_and_metrics_are_found_in_lines_that_come_in_parts() -> None:
     values: list[float] = []
-    output = child.Output("acc ([0-9.]+)", values.append)
+    output = child.ScriptOutput("acc ([0-9.]+)", values.append)
     for chunk in (
         b"ac",
         b"c 0.5\nacc 0",
@@ -267,21 +267,21 @@ def test_a_script_is_identified_by_its_content_and_its_folder_by_what_it_imports
     (tmp_path / "nets" / "deep.py").write_text("Net = 1\n")
     (tmp_path / "train.py").write_text("import nets\nimport torch\n")
     (tmp_path / "other.py").write_text("import train\n")
-    words = ["task=script", "task.path=train.py"]
+    overrides = ["task=script", "task.path=train.py"]
     assert [path.name for path in sources.files(tmp_path / "train.py")] == [
         "__init__.py",
         "deep.py",
         "train.py",
     ]
-    before = key(compose(words))
+    before = key(compose(overrides))
     (tmp_path / "other.py").write_text("")
-    assert key(compose(words)) == before
-    assert key(compose([*words, "task.args=--lr 0.1 --name 'a b'"])) != before
+    assert key(compose(overrides)) == before
+    assert key(compose([*overrides, "task.args=--lr 0.1 --name 'a b'"])) != before
     module = compose(["task=script", "launcher=command", "task.command=[torchrun, -m, train]"])
     file = compose(["task=script", "launcher=command", "task.command=[torchrun, train.py]"])
     assert module.plain()["task"]["sources"] == file.plain()["task"]["sources"] is not None
     (tmp_path / "nets" / "deep.py").write_text("Net = 2\n")
-    assert key(compose(words)) != before
+    assert key(compose(overrides)) != before
 
 
 def test_a_launcher_s_own_arguments_do_not_separate_runs_and_the_script_s_do(
@@ -306,7 +306,7 @@ def test_a_launcher_s_own_arguments_do_not_separate_runs_and_the_script_s_do(
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("overrides", "sentence"),
     [
         (["division=closed"], "task=script has no reference"),
         (["goal=0.9"], "task.metric=NAME"),
@@ -319,12 +319,14 @@ def test_a_launcher_s_own_arguments_do_not_separate_runs_and_the_script_s_do(
     ],
 )
 def test_a_mistake_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sentence: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], sentence: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "no python.py").write_text("def f()")
     with pytest.raises(UserError) as caught:
-        registry.check(compose(["task=script", "task.path=train.py", *words]).task, workers=1, folder=None)
+        registry.check(
+            compose(["task=script", "task.path=train.py", *overrides]).task, workers=1, folder=None
+        )
     assert sentence in f"{caught.value}" and len(f"{caught.value}".splitlines()) == 1
 
 
@@ -336,8 +338,8 @@ def test_paths_and_arguments_of_a_task_arrive_as_they_were_written(
     script = 'my "own" folder/it\'s a script.py'
     (tmp_path / script).parent.mkdir()
     (tmp_path / script).write_text("import sys\n")
-    words = [f"task.path={script}", f"task.args={shlex.join(given)}"]
-    task: Any = compose(["task=script", *words]).task
+    overrides = [f"task.path={script}", f"task.args={shlex.join(given)}"]
+    task: Any = compose(["task=script", *overrides]).task
     registry.check(task, workers=1, folder=None)
     assert task.command_line("python") == ["python", script, *given] and task.sources
 

@@ -29,15 +29,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def said(capsys: pytest.CaptureFixture[str], command: Any, *words: str, code: int = 0) -> str:
+def said(capsys: pytest.CaptureFixture[str], command: Any, *arguments: str, code: int = 0) -> str:
     """Return what a command prints, its line breaks as blanks."""
-    assert command.main(words) == code
+    assert command.main(arguments) == code
     return " ".join(capsys.readouterr().out.split())
 
 
-def measured(root: Path, *words: str, seed: int, wall: float) -> None:
+def measured(root: Path, *overrides: str, seed: int, wall: float) -> None:
     """Leave a finished run that took `wall` seconds."""
-    made = Run(root, *words, seed=seed, name=f"2026-{words}")
+    made = Run(root, *overrides, seed=seed, name=f"2026-{overrides}")
     made.validate(90.0)
     save(made.end("goal_reached").model_copy(update={"wall": wall}), made.folder)
 
@@ -57,25 +57,25 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(
 
 
 def test_the_estimate_comes_from_what_was_measured_here(here: Path) -> None:
-    one = compose.compose(["task=logreg", "workers=2", "hardware=gcp_n1_t4"])
+    experiment = compose.compose(["task=logreg", "workers=2", "hardware=gcp_n1_t4"])
     page = registry.expected("logreg")
-    assert page is not None and estimate(one, []).seconds == page["seconds"]
+    assert page is not None and estimate(experiment, []).seconds == page["seconds"]
     unknown = estimate(compose.compose(["task=logreg", "scale=official"]), [])
     assert unknown.seconds is None and unknown.usd is None and "no run of logreg official" in unknown.basis
     from mlbench.record import run_folders
 
     measured(here, "workers=1", "hardware=gcp_n1_t4", seed=1, wall=100.0)
-    other = estimate(one, run_folders.records(here)[0])
+    other = estimate(experiment, run_folders.records(here)[0])
     assert (
         other.seconds == 100.0
         and "longest of 1 earlier run of logreg with other workers or nodes" in other.basis
     )
     for seed, wall in ((2, 10.0), (3, 30.0), (4, 80.0)):
         measured(here, "hardware=gcp_n1_t4", seed=seed, wall=wall)
-    same = estimate(one, run_folders.records(here)[0])
+    same = estimate(experiment, run_folders.records(here)[0])
     assert same.seconds == 30.0 and same.basis == "the median of 3 earlier runs"
-    assert one.hardware.price is not None
-    assert same.usd == pytest.approx(30 / 3600 * 2 * one.hardware.price.usd_per_hour)
+    assert experiment.hardware.price is not None
+    assert same.usd == pytest.approx(30 / 3600 * 2 * experiment.hardware.price.usd_per_hour)
 
 
 def test_what_the_page_says_is_what_was_measured() -> None:
@@ -100,14 +100,14 @@ def test_a_dry_sweep_counts_what_is_reused_and_refuses_nothing_else(
     for seed in (1, 2):
         measured(here / "runs", "workers=1", seed=seed, wall=12.0)
     crowd = 16 * node.usable_cpus()
-    words = ("task=logreg", f"workers=1,2,{crowd}", "seed=1,2,3", "output_root=runs")
-    text = said(capsys, sweep, *words, "--dry-run", code=1)  # as the sweep itself ends
+    overrides = ("task=logreg", f"workers=1,2,{crowd}", "seed=1,2,3", "output_root=runs")
+    text = said(capsys, sweep, *overrides, "--dry-run", code=1)  # as the sweep itself ends
     assert re.search(r"every point: task=logreg point runs reused to measure one run about", text)
     assert re.search(r"workers=1 3 2 1 12 s \[1\] workers=2 3 0 3 12 s \[2\]", text)
     assert f"workers={crowd} is 16 workers per CPU" in text and "cluster.oversubscribe=force insists" in text
     assert "about 48 s for 4 runs, one after the other; not priced (hardware=local has no price)" in text
     assert not (here / "runs" / "studies").exists() and not (here / "data").exists()
-    forced = said(capsys, sweep, *words, "cluster.oversubscribe=force", "--dry-run")
+    forced = said(capsys, sweep, *overrides, "cluster.oversubscribe=force", "--dry-run")
     assert "refused" not in forced and "for 7 runs" in forced
 
 
@@ -116,7 +116,7 @@ def test_the_configurations_of_a_sweep_are_yaml_documents(
 ) -> None:
     assert sweep.main(["task=logreg", "workers=1,2", "--cfg", "job"]) == 0
     documents = list(yaml.safe_load_all(capsys.readouterr().out))
-    assert [one["workers"] for one in documents] == [1, 2]
+    assert [document["workers"] for document in documents] == [1, 2]
     assert documents[0] == compose.compose(["task=logreg", "workers=1", "study=logreg-workers"]).plain()
 
 
@@ -124,25 +124,25 @@ def test_a_run_that_stands_for_another_is_named(here: Path, capsys: pytest.Captu
     made = Run(here, "data_root=data", seed=5, name="2026-x")
     made.validate(90.0)
     made.end("goal_reached")
-    words = ("task=logreg", "seed=5", f"output_root={here}")
-    assert f"reused {made.folder.name} of 2023" in said(capsys, run, *words, "--dry-run")
-    assert "force=true measures again" in said(capsys, run, *words, "force=true", "--dry-run")
+    overrides = ("task=logreg", "seed=5", f"output_root={here}")
+    assert f"reused {made.folder.name} of 2023" in said(capsys, run, *overrides, "--dry-run")
+    assert "force=true measures again" in said(capsys, run, *overrides, "force=true", "--dry-run")
 
 
 def test_another_task_needs_a_word_to_join_a_study(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     begin("task=resnet20", "workers=1", "study=mine")
-    for words in (["task=gnmt", "workers=1"], ["workers=1", "task=gnmt,resnet20"]):
-        assert sweep.main([*words, "study=mine"]) == 2
+    for overrides in (["task=gnmt", "workers=1"], ["workers=1", "task=gnmt,resnet20"]):
+        assert sweep.main([*overrides, "study=mine"]) == 2
         assert "study=mine measures task=resnet20; this would add task=gnmt" in capsys.readouterr().err
-        assert "gnmt" in said(capsys, sweep, *words, "study=mine", "extend=true", "--dry-run")
+        assert "gnmt" in said(capsys, sweep, *overrides, "study=mine", "extend=true", "--dry-run")
     assert sweep.main(["task=resnet20", "workers=2", "study=mine", "--dry-run"]) == 0
 
 
-def begin(*words: str) -> None:
+def begin(*overrides: str) -> None:
     """Leave the plan of a study."""
     from mlbench.studies.spec import compose_points
 
-    spec = read(words)
+    spec = read(overrides)
     plan, _, _ = session.extended_plan(spec, session.load_results(spec).study, compose_points(spec))
     study.save(plan, study.folder(Path("runs"), spec.name))
 
@@ -155,7 +155,7 @@ def test_words_beside_a_study_change_that_study(here: Path) -> None:
         (f"task={task}", "workers=4", "hardware.threads_per_worker=1", "goal=85")
         for task in ("logreg", "resnet20")
     ]
-    assert invocation.repeats == 3 and "goal=85" in invocation.words
+    assert invocation.repeats == 3 and "goal=85" in invocation.overrides
     ((seeded, _),) = read(["study=quick", "seed=1,2"]).grids
     assert seeded.seeds == (1, 2) and len(seeded.points) == 4
 
@@ -166,15 +166,15 @@ def test_words_that_drop_what_a_begun_study_fixes_are_refused_with_the_whole_com
     fixed = ["task=resnet20", "goal=90", "hardware.threads_per_worker=1"]
     begin("study=cut", *fixed, "workers=1,2")
     assert sweep.main(["study=cut", "workers=1,2,4", "--dry-run"]) == 2
-    told = capsys.readouterr().err
-    assert f"study=cut measures {' '.join(fixed)}, which is left out here" in told
-    assert f"python -m mlbench.sweep {' '.join(fixed)} workers=1,2,4 study=cut;" in told
-    for words in (
+    message = capsys.readouterr().err
+    assert f"study=cut measures {' '.join(fixed)}, which is left out here" in message
+    assert f"python -m mlbench.sweep {' '.join(fixed)} workers=1,2,4 study=cut;" in message
+    for overrides in (
         [*fixed, "workers=1,2,4"],
         ["workers=4", "extend=true"],
         [fixed[0], "goal=95", fixed[2], "workers=1"],
     ):
-        assert "study cut: " in said(capsys, sweep, "study=cut", *words, "--dry-run")
+        assert "study cut: " in said(capsys, sweep, "study=cut", *overrides, "--dry-run")
 
 
 @pytest.mark.parametrize(
@@ -186,9 +186,9 @@ def test_an_estimate_is_of_the_same_training_or_unknown(here: Path, word: str) -
     measured(here, "workers=1", seed=1, wall=100.0)
     from mlbench.record import run_folders
 
-    for known in ([], run_folders.records(here)[0]):
-        assert estimate(usual, known).seconds is not None
-        unknown = estimate(other, known)
+    for records in ([], run_folders.records(here)[0]):
+        assert estimate(usual, records).seconds is not None
+        unknown = estimate(other, records)
         assert unknown.seconds is None and word.partition("=")[0] in unknown.basis
 
 
@@ -206,9 +206,9 @@ def test_an_estimate_is_of_the_same_training_or_unknown(here: Path, word: str) -
 def test_a_flow_tells_its_plan_and_mistakes_before_anything_starts(
     line: str, code: int, sentence: str, tmp_path: Path
 ) -> None:
-    flow, *words = line.split()
+    flow, *arguments = line.split()
     ended = subprocess.run(
-        [sys.executable, ROOT / "pipelines" / f"{flow}.py", *words],
+        [sys.executable, ROOT / "pipelines" / f"{flow}.py", *arguments],
         cwd=tmp_path, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     said = " ".join((ended.stdout + ended.stderr).split())

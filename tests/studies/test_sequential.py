@@ -66,11 +66,11 @@ def measured(root: Path, seconds: dict[int, float], **changes: Any) -> session.S
 
 def run(result: session.StudyResult, seconds: dict[int, float], **changes: Any) -> None:
     """Write the records of all seeds that have none."""
-    there = {one.seed for one in study.records(result.study, result.output_root)}
+    there = {record.seed for record in study.records(result.study, result.output_root)}
     for trial in study.trials(result.study):
         if trial.seed in there:
             continue
-        workers = int(next(w for w in trial.point.words if w.startswith("workers=")).partition("=")[2])
+        workers = int(next(w for w in trial.point.overrides if w.startswith("workers=")).partition("=")[2])
         name = f"2026-11-21T00-logreg-w{workers}-{trial.seed:x}"
         (result.output_root / name).mkdir()
         took = seconds[workers] * (1 + 0.01 * math.sin(trial.seed))
@@ -121,7 +121,9 @@ def test_tune_is_proposed_what_is_planned_and_then_what_the_results_ask_for(tmp_
 
     from mlbench.studies.tune import NextTrial, TrialContext
 
-    first, second = (study.Trial(study.Point(key=key, words=(), seeds=(1,)), 0, 1) for key in ("a", "b"))
+    first, second = (
+        study.Trial(study.StudyPoint(key=key, overrides=(), seeds=(1,)), 0, 1) for key in ("a", "b")
+    )
     places, environment = (tmp_path, tmp_path, tmp_path), {"TOKEN": "a secret"}
     context = TrialContext({first.id: first}, {}, (), *places, environment, "now", None, None)
     plans = [[second], []]
@@ -136,15 +138,15 @@ def test_tune_is_proposed_what_is_planned_and_then_what_the_results_ask_for(tmp_
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "message"),
     [
         (["seed=1,2"], "repeats=auto draws the seeds"),
         (["max_time=soon"], "max_time=soon is not a duration"),
     ],
 )
-def test_words_that_contradict_auto(words: list[str], told: str) -> None:
-    with pytest.raises(UserError, match=told):
-        read([*WORDS, *words])
+def test_words_that_contradict_auto(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read([*WORDS, *overrides])
 
 
 def test_without_a_goal_nothing_is_the_fastest() -> None:

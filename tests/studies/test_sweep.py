@@ -86,15 +86,15 @@ class Place:
     def output(self) -> Path:
         return self.folder / "runs"
 
-    def tiny(self, *words: str, name: str) -> Sweep:
+    def tiny(self, *overrides: str, name: str) -> Sweep:
         """Begin a sweep of runs that train as little as may be."""
-        names = {word.partition("=")[0] for word in words}
-        return self.sweep(*(w for w in TINY if w.partition("=")[0] not in names), *words, f"study={name}")
+        names = {word.partition("=")[0] for word in overrides}
+        return self.sweep(*(w for w in TINY if w.partition("=")[0] not in names), *overrides, f"study={name}")
 
-    def sweep(self, *words: str) -> Sweep:
+    def sweep(self, *overrides: str) -> Sweep:
         """Begin a sweep; its last word is the study."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "mlbench.sweep", *words],
+            [sys.executable, "-m", "mlbench.sweep", *overrides],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -102,37 +102,37 @@ class Place:
             text=True,
             start_new_session=True,
         )
-        name = words[-1].removeprefix("study=")
+        name = overrides[-1].removeprefix("study=")
         return Sweep(process, study.folder(self.output, name), self.output)
 
 
 @pytest.fixture(scope="module")
 def place(kept_ray: dict[str, str], tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Place:
     environment = {**kept_ray, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    place = Place(environment, tmp_path_factory.mktemp("reader"))
-    with_store(place.output, empty_store)
-    return place
+    workspace = Place(environment, tmp_path_factory.mktemp("reader"))
+    with_store(workspace.output, empty_store)
+    return workspace
 
 
-def measured(place: Place) -> None:
+def measured(workspace: Place) -> None:
     """Begin the tutorial's study with the sample's runs, as if measured here by this version."""
     plan = study.new(NAME, question="How does time to accuracy change with workers?")
     for workers, count in MEASURED.items():
-        words = (*POINT, f"workers={workers}")
-        experiment = compose.compose([*words, STUDY])
-        data = registry.load("logreg").prepare(experiment.task, place.folder / "data")
+        overrides = (*POINT, f"workers={workers}")
+        experiment = compose.compose([*overrides, STUDY])
+        data = registry.load("logreg").prepare(experiment.task, workspace.folder / "data")
         update: dict[str, Any] = {"experiment": experiment, "key": identity.key(experiment)}
         update |= {"software": provenance.software(), "data_hash": manifest_hash(data)}
         seeds = []
         for path in sorted(sample.SAMPLE.glob(f"*-logreg-w{workers}-*/record.json"))[:count]:
             run = reader.load(path)
             nodes = [node.describe().model_copy(update={"threads_per_worker": 1})]
-            (place.output / run.run_id).mkdir()
-            run.model_copy(update={**update, "nodes": nodes}).save(place.output / run.run_id)
+            (workspace.output / run.run_id).mkdir()
+            run.model_copy(update={**update, "nodes": nodes}).save(workspace.output / run.run_id)
             seeds.append(run.seed)
-        line = study.Invocation(at="2026-11-22T00:00:00+00:00", words=words, repeats=count)
-        plan = study.extended(plan, {update["key"]: words}, invocation=line, seeds=tuple(seeds))
-    study.save(plan, study.folder(place.output, NAME))
+        line = study.Invocation(at="2026-11-22T00:00:00+00:00", overrides=overrides, repeats=count)
+        plan = study.extended(plan, {update["key"]: overrides}, invocation=line, seeds=tuple(seeds))
+    study.save(plan, study.folder(workspace.output, NAME))
 
 
 @pytest.fixture(scope="module")
@@ -220,8 +220,8 @@ def test_a_trial_is_a_run_like_any_other(resumed: tuple[Sweep, str]) -> None:
     runs = [run for run in here(resumed[0]) if run.status == "goal_reached"]
     assert len(runs) == 3
     for run in runs:
-        words = " ".join([*POINT, f"workers={run.workers}", f"seed={run.seed}", STUDY])
-        assert run.command == f"python -m mlbench.run {words}" and run.startup_time is not None
+        arguments = " ".join([*POINT, f"workers={run.workers}", f"seed={run.seed}", STUDY])
+        assert run.command == f"python -m mlbench.run {arguments}" and run.startup_time is not None
 
 
 def test_trials_run_one_after_the_other(resumed: tuple[Sweep, str]) -> None:
@@ -264,14 +264,14 @@ def test_a_dead_server_stops_nothing_and_money_does(place: Place, tmp_path: Path
     # It states 3 CPUs a node, this machine may have others; what is oversubscribed has no aggregates.
     hardware = ("hardware=gcp_n1_standard_4", "hardware.threads_per_worker=1")
     hardware += (f"hardware.cpus={node.usable_cpus()}",)
-    words = ("workers=1", "repeats=2", *hardware, "max_usd=0.000001", dead)
-    sweep = poor.tiny(*words, name="poor")
+    overrides = ("workers=1", "repeats=2", *hardware, "max_usd=0.000001", dead)
+    sweep = poor.tiny(*overrides, name="poor")
     code, said = sweep.finish()
     assert code == 1, said
     assert "max_usd=1e-06 would be exceeded" in said and "MLflow could not be reached" in said
     assert len(sweep.log(study.ENDED)) == 1
     uri = default_store(poor.output)
-    assert {one.outcome for one in sync.sync_runs(poor.output, uri)} == {"uploaded"}
+    assert {run.outcome for run in sync.sync_runs(poor.output, uri)} == {"uploaded"}
     _, runs, _ = children(poor.output, "poor")
     assert len(runs) == 1
 
@@ -306,10 +306,10 @@ def test_every_command_of_the_documentation_runs(resumed: tuple[Sweep, str], pla
     for line in LINES:
         if line.startswith((*INSTALLS, SUITE)) or line in done:
             continue
-        words = shlex.split(line)
-        assert words[:2] == ["python", "-m"], line
+        command = shlex.split(line)
+        assert command[:2] == ["python", "-m"], line
         ended = subprocess.run(
-            [sys.executable, *words[1:]],
+            [sys.executable, *command[1:]],
             cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=600,
         )  # fmt: skip
         refused = "mlbench.predict" in line and TOO_BUSY in ended.stderr
@@ -319,5 +319,5 @@ def test_every_command_of_the_documentation_runs(resumed: tuple[Sweep, str], pla
     assert len(resumed[0].records()) == before + 2  # those of the two `mlbench.run`
     assert "GOAL REACHED" in done["python -m mlbench.run task=logreg"]
     answers = ("Fastest to", "No point reached", "left out")  # the last two on a busy machine
-    assert any(one in text for one in answers for text in done.values())
+    assert any(answer in text for answer in answers for text in done.values())
     assert (place.folder / "tutorial-report" / "report.html").exists()

@@ -27,8 +27,8 @@ def test_a_trial_that_waits_is_shown_as_waiting_and_ctrl_c_makes_it_interrupted(
     tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(machine_lock.PATH, str(tmp_path / "lock"))
-    words = ["task=logreg", "workers=1", f"output_root={tmp_path}", f"data_root={data_root}", "repeats=1"]
-    spec = read(words)
+    overrides = ["task=logreg", "workers=1", f"output_root={tmp_path}", f"data_root={data_root}", "repeats=1"]
+    spec = read(overrides)
     result = session.load_results(spec)
     plan, _, experiments = session.extended_plan(spec, result.study, compose_points(spec))
     study.save(plan, result.folder)
@@ -46,7 +46,7 @@ def test_a_trial_that_waits_is_shown_as_waiting_and_ctrl_c_makes_it_interrupted(
         expires=None,
     )
     console = Console(file=io.StringIO(), width=100)
-    view = SweepView([PointProgress(" ".join(trial.point.words), 1)], console=console)
+    view = SweepView([PointProgress(" ".join(trial.point.overrides), 1)], console=console)
     monitor = StudyMonitor({trial.id: trial}, Budget(experiments), folder=result.folder, progress=view)
     holder = machine_lock.MachineLock().acquire(wait=True)
     running = threading.Thread(target=run_trial, args=[{"trial": trial.id}], kwargs={"context": context})

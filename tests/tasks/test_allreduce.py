@@ -32,12 +32,12 @@ NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"
 TINY = ["task=allreduce", "division=open", "task.max_elements=9", "task.repeats=3"]
 
 
-def measure(worker: Worker, words: list[str]) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
+def measure(worker: Worker, overrides: list[str]) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
     """Run the task and return its status, its table and the signs of life that it gave."""
     signs: list[Any] = []
     worker.heartbeat = signs.append
     worker.timer.heartbeat_due = lambda: True
-    task: Any = compose(words).task
+    task: Any = compose(overrides).task
     outcome = allreduce.measure(task, worker)
     assert outcome.elapsed > 0 and not outcome.validations
     return outcome.status, outcome.table, signs
@@ -75,7 +75,7 @@ def test_every_collective_and_dtype_is_timed_and_every_element_is_right(workers:
     assert not answers[1][2], "one rank tells for all"
 
 
-def faulty(worker: Worker, words: list[str]) -> Any:
+def faulty(worker: Worker, overrides: list[str]) -> Any:
     """Let rank 1 spoil an element of every second broadcast, and refuse to scatter bfloat16 sums."""
     original = collectives.CollectiveCase.of
 
@@ -95,7 +95,7 @@ def faulty(worker: Worker, words: list[str]) -> Any:
         return replace(exchange, operation=operation) if worker.rank == 1 else exchange
 
     collectives.CollectiveCase.of = spoiled  # type: ignore[assignment]
-    return measure(worker, words)
+    return measure(worker, overrides)
 
 
 SET_UP_S = 1000.0  # s that each of the first calls of a collective takes, as connections are made
@@ -103,11 +103,11 @@ CALLS_S = ((2.0, 4.0, 9.0), (3.0, 1.0, 1.0))  # s of each later call on each ran
 LONG_S = 0.5  # s of a barrier, and of filling
 
 
-def clocked(worker: Worker, words: list[str]) -> list[dict[str, Any]]:
+def clocked(worker: Worker, overrides: list[str]) -> list[dict[str, Any]]:
     """Return the table where calls, barriers and preparations last as long as is said here."""
     clock = Clock()
     worker.timer = PhaseTimer(now=clock, wall_now=clock, clock_id="here")
-    task: Any = compose(words).task
+    task: Any = compose(overrides).task
     of, fill, barrier = collectives.CollectiveCase.of, collectives.CollectiveCase.fill, dist.barrier
 
     def slow_at_first(*args: Any, **kwargs: Any) -> collectives.CollectiveCase:
@@ -150,8 +150,8 @@ def test_a_time_is_that_of_a_call_without_set_up_preparation_or_barrier_on_the_s
 @pytest.fixture(scope="module")
 def with_faults() -> list[tuple[str, list[dict[str, Any]]]]:
     """Return status and table of both ranks of a run in which rank 1 is faulty."""
-    words = [*TINY, "task.collectives=[reduce_scatter,broadcast]", "task.dtypes=[bfloat16,float32]"]
-    return [(status, table) for status, table, _ in run_ranks(faulty, 2, words)]
+    overrides = [*TINY, "task.collectives=[reduce_scatter,broadcast]", "task.dtypes=[bfloat16,float32]"]
+    return [(status, table) for status, table, _ in run_ranks(faulty, 2, overrides)]
 
 
 @pytest.mark.slow
@@ -183,21 +183,21 @@ def test_a_pair_that_one_rank_cannot_do_is_skipped_by_all_with_the_reason(with_f
 def test_a_sum_that_the_dtype_cannot_hold_exactly_is_not_measured() -> None:
     worker = Worker(world_size=65)
     base = torch.ones(1, dtype=torch.uint8)
-    told = collectives.reason_to_skip("all_reduce", torch.bfloat16, base, worker)
-    assert told and "not exact" in told
+    reason = collectives.reason_to_skip("all_reduce", torch.bfloat16, base, worker)
+    assert reason and "not exact" in reason
 
 
 def contents(worker: Worker) -> dict[str, tuple[list[float], list[float], list[float]]]:
     """Return what this rank sent, received, and was to receive, for each collective."""
     base = collectives.values(20, worker)
-    told = {}
+    result = {}
     for name in NAMES:
         exchange = collectives.CollectiveCase.of(name, torch.float32, 20, base=base, worker=worker)
         exchange.fill()
         sent = exchange.sent.tolist()
         exchange.operation()
-        told[name] = sent, exchange.received.tolist(), exchange.expected.tolist()
-    return told
+        result[name] = sent, exchange.received.tolist(), exchange.expected.tolist()
+    return result
 
 
 def test_before_each_timed_call_of_a_short_message_comes_one_that_is_not(
@@ -249,12 +249,12 @@ def test_there_is_nothing_to_prepare(tmp_path: Path) -> None:
 
 def test_official_sizes_are_those_of_the_original_and_mini_stops_at_a_million() -> None:
     official = compose(["task=allreduce", "scale=official"]).task
-    asked = bandwidth.sizes(official.sizes, official.max_elements)  # type: ignore[attr-defined]
-    assert len(asked) == 77 and asked[:6] == [1, 2, 3, 4, 5, 6] and asked[-1] == 100_000_000
-    assert asked == sorted({int(10 ** (8 * i / 79) + 1e-9) for i in range(80)})
+    sizes = bandwidth.sizes(official.sizes, official.max_elements)  # type: ignore[attr-defined]
+    assert len(sizes) == 77 and sizes[:6] == [1, 2, 3, 4, 5, 6] and sizes[-1] == 100_000_000
+    assert sizes == sorted({int(10 ** (8 * i / 79) + 1e-9) for i in range(80)})
     mini = compose(["task=allreduce"]).task
     short = bandwidth.sizes(mini.sizes, mini.max_elements)  # type: ignore[attr-defined]
-    assert short == [size for size in asked if size <= 1_000_000]
+    assert short == [size for size in sizes if size <= 1_000_000]
 
 
 @settings(deadline=None)
@@ -283,8 +283,8 @@ def test_the_fit_minimises_relative_errors_and_never_gives_negative_times() -> N
 
 
 def test_long_messages_are_named_by_their_magnitude() -> None:
-    told = [bandwidth.magnitude(size) for size in (999_999, 1_000_000, 9_999_999, 400_000_000)]
-    assert told == ["", *(f", messages from {megabytes} MB" for megabytes in (1, 1, 100))]
+    labels = [bandwidth.magnitude(size) for size in (999_999, 1_000_000, 9_999_999, 400_000_000)]
+    assert labels == ["", *(f", messages from {megabytes} MB" for megabytes in (1, 1, 100))]
 
 
 @pytest.mark.parametrize(
@@ -392,11 +392,11 @@ def test_ranks_of_gpus_meet_on_the_device_behind_work_in_which_the_host_queues_t
     assert gpu.faults == []
 
 
-def measure_cuda(worker: Worker, words: list[str]) -> Any:
+def measure_cuda(worker: Worker, overrides: list[str]) -> Any:
     from mlbench.training.timer import PhaseTimer
 
     worker.device, worker.timer = torch.device("cuda", 0), PhaseTimer("cuda")
-    return measure(worker, words)
+    return measure(worker, overrides)
 
 
 @pytest.mark.gpu
@@ -407,7 +407,7 @@ def test_gloo_moves_tensors_of_a_gpu_or_says_what_it_lacks() -> None:
     assert any(row["kind"] == "times" for row in table)
 
 
-def of_two_speeds(worker: Worker, words: list[str]) -> Any:
+def of_two_speeds(worker: Worker, overrides: list[str]) -> Any:
     """Let every collective take a second on rank 0 and three on rank 1."""
     measured = worker.timer.benchmark
 
@@ -416,13 +416,13 @@ def of_two_speeds(worker: Worker, words: list[str]) -> Any:
         return [1.0 + 2.0 * worker.rank] * repeats
 
     worker.timer.benchmark = benchmark  # type: ignore[method-assign]
-    return measure(worker, words)
+    return measure(worker, overrides)
 
 
 @pytest.mark.slow
 def test_a_collective_lasts_as_long_as_its_slowest_rank() -> None:
-    words = [*TINY, "task.collectives=[broadcast]", "task.dtypes=[float32]"]
-    for _, table, _ in run_ranks(of_two_speeds, 2, words):
+    overrides = [*TINY, "task.collectives=[broadcast]", "task.dtypes=[float32]"]
+    for _, table, _ in run_ranks(of_two_speeds, 2, overrides):
         times = [row for row in table if row["kind"] == "times"]
         assert times and all(row["p50_s"] == row["min_s"] == row["max_s"] == 3.0 for row in times)
         assert all(row["algbw_bytes_per_s"] == pytest.approx(row["bytes"] / 3.0) for row in times)

@@ -39,8 +39,8 @@ SMALL = [
 ]
 
 
-def config(*words: str) -> Any:
-    return compose(["task=awdlstm", *words]).task
+def config(*overrides: str) -> Any:
+    return compose(["task=awdlstm", *overrides]).task
 
 
 # Columns and chunks
@@ -236,7 +236,7 @@ def test_the_average_survives_a_checkpoint():
 def averages(worker: Worker, commands: list[tuple[str, ...]]) -> list[tuple[torch.Tensor, ...]]:
     """Return by strategy the weights after each step, what a validation sees, and the weights after it."""
     results = []
-    for words in commands:
+    for overrides in commands:
         torch.manual_seed(0)
         model = nn.Linear(3, 2).double()
         averaging = Averaging(model, patience=1)
@@ -269,7 +269,7 @@ def averages(worker: Worker, commands: list[tuple[str, ...]]) -> list[tuple[torc
             after_step=after_step,
             validation_weights=averaging.validation_weights,
         )
-        loop.train(setup, replace(worker, sync=compose([*words, "division=open"]).sync))
+        loop.train(setup, replace(worker, sync=compose([*overrides, "division=open"]).sync))
         results.append((torch.stack(seen[:-1]), seen[-1], whole(model.weight)))
     return results
 
@@ -278,11 +278,11 @@ def test_a_validation_sees_the_mean_of_all_workers_averages_with_every_strategy(
     """The mean over workers and steps; then each goes on with the weights that it trained."""
     commands = [("sync=ddp",), ("sync=zero1",), ("sync=fsdp",), ("sync=all_reduce", "sync.quantity=weights")]
     commands += [("sync=local_sgd", "sync.every=3"), ("sync=decentralised", "sync.consensus_lr=0.5")]
-    for words, *ranks in zip(commands, *run_ranks(averages, 2, commands), strict=True):
+    for overrides, *ranks in zip(commands, *run_ranks(averages, 2, commands), strict=True):
         expected = torch.stack([steps for steps, _, _ in ranks]).mean((0, 1))
         for steps, seen, after in ranks:
-            torch.testing.assert_close(seen, expected, rtol=1e-12, atol=0, msg=str(words))
-            assert torch.equal(after, steps[-1]), words
+            torch.testing.assert_close(seen, expected, rtol=1e-12, atol=0, msg=str(overrides))
+            assert torch.equal(after, steps[-1]), overrides
 
 
 # Validation
@@ -298,11 +298,11 @@ def test_validation_in_one_column_is_the_mean_loss_of_the_whole_text():
     model = small_model().eval()
     text = torch.randint(17, (203,), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        found = bptt.validation(text, Worker(), count=1, bptt=10)(model)
+        metrics = bptt.validation(text, Worker(), count=1, bptt=10)(model)
         logits = model(text[:-1, None]).logits[:, 0]
     expected = F.cross_entropy(logits.double(), text[1:]).item()
-    assert found["loss"] == pytest.approx(expected, rel=1e-6)
-    assert found["perplexity"] == pytest.approx(math.exp(expected), rel=1e-6)
+    assert metrics["loss"] == pytest.approx(expected, rel=1e-6)
+    assert metrics["perplexity"] == pytest.approx(math.exp(expected), rel=1e-6)
 
 
 def validated(worker: Worker) -> list[dict[str, float]]:
@@ -345,8 +345,8 @@ def test_the_language_itself_measures_the_floor_that_its_manifest_states(data_ro
             rows.append(chance[state].log())
         return type("Output", (), {"logits": torch.stack(rows)[:, None], "states": state})
 
-    found = bptt.validation(data.open_dataset(folder).valid, Worker(), count=1, bptt=1000)(oracle)
-    assert found["perplexity"] == pytest.approx(floor, rel=1e-9)
+    metrics = bptt.validation(data.open_dataset(folder).valid, Worker(), count=1, bptt=1000)(oracle)
+    assert metrics["perplexity"] == pytest.approx(floor, rel=1e-9)
 
 
 # Training
@@ -363,7 +363,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def trained(worker: Worker, files: Path, words: list[str], seed: int = 1) -> dict[str, Any]:
+def trained(worker: Worker, files: Path, overrides: list[str], seed: int = 1) -> dict[str, Any]:
     """Train a small model on `files`; return what came out, and every epoch's checkpoint."""
     states: list[dict[str, Any]] = []
 
@@ -372,7 +372,7 @@ def trained(worker: Worker, files: Path, words: list[str], seed: int = 1) -> dic
             states.append(copy.deepcopy(state))
 
     own = [f"task.train_file={files / 'train.txt'}", f"task.valid_file={files / 'valid.txt'}"]
-    task = compose([*SMALL, *own, *words]).task
+    task = compose([*SMALL, *own, *overrides]).task
     mini_worker(worker, files / "data", seed=seed)
     worker.report_validation, worker.keep_checkpoints = keep, True
     outcome = loop.train(registry.build(task, worker), worker, report_s=0)  # every epoch has its checkpoint
@@ -397,7 +397,7 @@ PLAIN = [*NO_DROPOUT, "task.warmup_epochs=0", "task.bptt=10", "task.epochs=2", "
 def trained_twice(worker: Worker, files: Path) -> list[dict[str, Any]]:
     """Train without dropout, with half the batch and the rate of two workers; and with dropout."""
     plain = [*PLAIN, "task.batch_size=4", f"task.lr={4 / math.sqrt(2)}"]
-    return [trained(worker, files, words) for words in (plain, DROPPING)]
+    return [trained(worker, files, overrides) for overrides in (plain, DROPPING)]
 
 
 @pytest.fixture(scope="module")
@@ -406,16 +406,16 @@ def pair(files: Path) -> list[list[dict[str, Any]]]:
 
 
 def test_one_and_two_workers_train_the_same_weights_without_dropout(files: Path, pair: list):
-    one = trained(Worker(), files, [*PLAIN, "task.batch_size=8", "task.lr=4"])
+    single = trained(Worker(), files, [*PLAIN, "task.batch_size=8", "task.lr=4"])
     two = [rank[0] for rank in pair]
-    assert one["samples"] == 2 * 499 * 8 == two[0]["samples"] + two[1]["samples"]
-    assert one["unit"] == "tokens"
+    assert single["samples"] == 2 * 499 * 8 == two[0]["samples"] + two[1]["samples"]
+    assert single["unit"] == "tokens"
     for rank in two:
-        for name, weights in one["weights"].items():
+        for name, weights in single["weights"].items():
             torch.testing.assert_close(rank["weights"][name], weights, atol=1e-5, rtol=1e-5)
-        for found, expected in zip(rank["metrics"], one["metrics"], strict=True):
-            assert found == pytest.approx(expected, rel=1e-5)
-    assert one["metrics"][1]["perplexity"] < one["metrics"][0]["perplexity"] < 8
+        for metrics, expected in zip(rank["metrics"], single["metrics"], strict=True):
+            assert metrics == pytest.approx(expected, rel=1e-5)
+    assert single["metrics"][1]["perplexity"] < single["metrics"][0]["perplexity"] < 8
 
 
 def test_ranks_that_drop_differently_keep_the_same_weights(pair: list):
@@ -432,14 +432,14 @@ def test_the_same_seed_gives_the_same_loss_and_another_another(files: Path):
 
 def test_a_checkpoint_after_the_switch_continues_to_the_same_average(files: Path):
     """The rate is too high to settle, so that validation gets worse at some time."""
-    words = ["task.bptt=10", "task.epochs=12", "task.batch_size=4", "task.lr=12", "task.patience=1"]
-    whole = trained(Worker(), files, words)
+    overrides = ["task.bptt=10", "task.epochs=12", "task.batch_size=4", "task.lr=12", "task.patience=1"]
+    whole = trained(Worker(), files, overrides)
     averages = [state["states"]["averaging"]["average"] is not None for state in whole["states"]]
     assert not averages[1] and averages[-3]
     start = averages.index(True)
     assert len(whole["states"]) == 13
     for epoch in (start - 1, start, 11):
-        resumed = trained(Worker(resume=copy.deepcopy(whole["states"][epoch])), files, words)
+        resumed = trained(Worker(resume=copy.deepcopy(whole["states"][epoch])), files, overrides)
         assert same(resumed["weights"], whole["weights"])
         assert resumed["metrics"] == whole["metrics"]
         average = whole["states"][-1]["states"]["averaging"]["average"]
@@ -455,14 +455,14 @@ def test_real_text_is_learnt(tmp_path: Path):
     lines = text.splitlines(keepends=True)
     (tmp_path / "train.txt").write_text("".join(line for at, line in enumerate(lines) if at % 10))
     (tmp_path / "valid.txt").write_text("".join(lines[::10]))
-    words = ["task.epochs=8", "task.layers=1", "task.min_count=3", "task.embedding=48"]
-    found = trained(Worker(), tmp_path, words)
+    overrides = ["task.epochs=8", "task.layers=1", "task.min_count=3", "task.embedding=48"]
+    result = trained(Worker(), tmp_path, overrides)
     (folder,) = (tmp_path / "data").glob("text-*")
     opened = data.open_dataset(folder)
     often = torch.bincount(opened.train.long(), minlength=opened.vocabulary).double() + 1
     unigram = (often / often.sum()).log()[opened.valid.long()[1:]].mean().neg().exp().item()
     assert opened.vocabulary > 300
-    assert found["metrics"][-1]["perplexity"] < 0.8 * unigram
+    assert result["metrics"][-1]["perplexity"] < 0.8 * unigram
 
 
 def test_a_trained_model_beats_two_words_of_memory_but_never_the_language_itself(data_root: Path):
@@ -470,8 +470,8 @@ def test_a_trained_model_beats_two_words_of_memory_but_never_the_language_itself
     worker = mini_worker(Worker(), data_root)
     task = compose(["task=awdlstm", "goal=none", "division=open", "task.epochs=2"]).task
     outcome = loop.train(registry.build(task, worker), worker)
-    known = arrow.read_manifest(data_root / "agreement")["perplexity"]
-    floor = math.log(known["optimum_on_valid"]) - math.log(1e9) / 39_999
+    perplexity = arrow.read_manifest(data_root / "agreement")["perplexity"]
+    floor = math.log(perplexity["optimum_on_valid"]) - math.log(1e9) / 39_999
     for validation in outcome.validations:
         assert validation["metrics"]["loss"] > floor
     assert outcome.validations[-1]["metrics"]["perplexity"] < 20.98  # of the best model that sees two words

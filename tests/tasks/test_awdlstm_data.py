@@ -98,14 +98,14 @@ def test_verbs_agree_with_their_subject_and_objects_with_the_topic(agreement):
     text = [agreement.words[word] for word in language.sample(agreement, 20_000, seed=6)]
     topic = number = None
     apart = 0
-    for place, word in enumerate(text):
+    for position, word in enumerate(text):
         kind = word.rstrip("0123456789.")
         of = word[len(kind) :].split(".")[0]
         if kind in ("noun", "nouns"):
-            topic, number, begin = of, kind == "nouns", place
+            topic, number, begin = of, kind == "nouns", position
         elif kind in ("verb", "verbs"):
             assert (of, kind == "verb") == (topic, number)
-            apart = max(apart, place - begin)
+            apart = max(apart, position - begin)
         elif kind == "object":
             assert of == topic
     assert apart > 10  # words between a subject and its verb
@@ -143,14 +143,14 @@ def test_the_manifest_tells_the_parameters_and_the_references(data_root, agreeme
     folder = data.prepare_dataset(wanting(), data_root)
     manifest = arrow.read_manifest(folder)
     assert manifest["parameters"] == data.AGREEMENT["parameters"]
-    found = dict(manifest["perplexity"])
+    perplexity = dict(manifest["perplexity"])
     valid = arrow.column(arrow.read_split(folder, "valid"), "token")
     state, nats = 0, []
     for word in valid:
         nats.append(-math.log(agreement.probability[state, word]))
         state = agreement.next_state[state, word]
-    assert found.pop("optimum_on_valid") == pytest.approx(math.exp(np.mean(nats[1:])), rel=1e-9)
-    assert found == pytest.approx({"optimum": 15.1103166})
+    assert perplexity.pop("optimum_on_valid") == pytest.approx(math.exp(np.mean(nats[1:])), rel=1e-9)
+    assert perplexity == pytest.approx({"optimum": 15.1103166})
     assert len(valid) == 40_000 and manifest["splits"]["train"]["rows"] == 400_000
     assert texts(folder)["train"][:400] != texts(folder)["valid"][:400]
 
@@ -235,7 +235,7 @@ def test_an_archive_with_other_counts_is_not_wikitext(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (lambda: pack(WIKI)[:300], "damaged or truncated"),
         (lambda: pack({k: v for k, v in WIKI.items() if "valid" not in k}), "no .*wiki.valid.tokens"),
@@ -243,11 +243,11 @@ def test_an_archive_with_other_counts_is_not_wikitext(tmp_path, monkeypatch):
     ],
     ids=["truncated", "incomplete", "not UTF-8"],
 )
-def test_a_damaged_archive_is_told_in_a_sentence(damage, told, tmp_path, monkeypatch):
+def test_a_damaged_archive_is_told_in_a_sentence(damage, message, tmp_path, monkeypatch):
     packed = damage()
     lay_down(tmp_path, packed)
     small_wikitext(monkeypatch, packed)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         data.prepare_dataset(wanting("wikitext2"), tmp_path)
     assert not (tmp_path / "wikitext2").exists()
 
@@ -297,15 +297,15 @@ def test_changed_files_or_counts_are_another_data_set(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("train", "valid", "told"),
+    ("train", "valid", "message"),
     [
         (b"caf\xe9 au lait\n", "a b\n", "train.txt is not UTF-8 text"),
         ("", "a b\n", "train.txt has less than two words"),
         ("a b\n", "", "valid.txt has less than two words"),
     ],
 )
-def test_a_text_that_cannot_be_used_is_told_in_a_sentence(train, valid, told, tmp_path):
-    with pytest.raises(UserError, match=told):
+def test_a_text_that_cannot_be_used_is_told_in_a_sentence(train, valid, message, tmp_path):
+    with pytest.raises(UserError, match=message):
         own(tmp_path, train, valid)
     assert not [path for path in (tmp_path / "data").iterdir() if not path.name.startswith(".")]
 
@@ -332,9 +332,9 @@ def test_the_documents_of_installed_packages_are_text_to_train_on(tmp_path):
     half = text.find("\n", len(text) // 2) + 1
     folder = own(tmp_path, text[:half], text[half:], min_count=3)
     count = Counter(word for line in text[:half].split("\n")[:-1] for word in line.split())
-    kept = {word for word, times in count.items() if times >= 3}
-    assert len(kept) > 300  # it is real text
+    vocabulary = {word for word, times in count.items() if times >= 3}
+    assert len(vocabulary) > 300  # it is real text
     lines = text[half:].removesuffix("\n").split("\n")
     words = [word for line in lines for word in [*line.split(), "<eos>"]]
-    assert texts(folder)["valid"] == [w if w in kept | {"<eos>"} else "<unk>" for w in words]
-    assert data.open_dataset(folder).vocabulary == len(kept) + 2
+    assert texts(folder)["valid"] == [w if w in vocabulary | {"<eos>"} else "<unk>" for w in words]
+    assert data.open_dataset(folder).vocabulary == len(vocabulary) + 2

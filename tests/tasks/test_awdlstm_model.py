@@ -9,15 +9,15 @@ from torch import nn
 
 from mlbench.config.compose import compose
 from mlbench.tasks.awdlstm import Config, Dropouts
-from mlbench.tasks.awdlstm.model import AwdLstm, Output, WeightDropLSTM, detached, keep, loss
+from mlbench.tasks.awdlstm.model import AwdLstm, LanguageModelOutput, WeightDropLSTM, detached, keep, loss
 from mlbench.tasks.awdlstm.torch import flops_per_token, language_model
 
 WORDS, EMBEDDING, HIDDEN = 17, 6, 10
 NONE = Dropouts(output=0, hidden=0, input=0, embedding=0, recurrent=0)
 
 
-def official(*words: str) -> Config:
-    task = compose(["task=awdlstm", "scale=official", *words]).task
+def official(*overrides: str) -> Config:
+    task = compose(["task=awdlstm", "scale=official", *overrides]).task
     assert isinstance(task, Config)
     return task
 
@@ -55,8 +55,8 @@ def test_the_official_model_has_as_many_parameters_as_its_closed_form(recipe):
         model = language_model(config, 33_278)
     words = 33_278 * (400 + 1)  # tied input and output words, and a bias each
     layers = sum(4 * out * (inputs + out + 2) for inputs, out in [(400, 1150), (1150, 1150), (1150, 400)])
-    found = sum(parameter.numel() for parameter in model.parameters())
-    assert found == words + layers == 33_556_078  # 33.56 M
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert count == words + layers == 33_556_078  # 33.56 M
 
 
 @pytest.mark.slow
@@ -141,11 +141,11 @@ def test_every_piece_drops_other_weights_and_evaluation_none():
 
 def test_locked_dropout_drops_the_same_units_of_a_column_at_every_token():
     model = small().train()
-    kept = model.locked(torch.ones(50, 8, 200), 0.4, generator())
-    assert torch.equal(kept, kept[:1].expand_as(kept))
-    assert kept.unique().tolist() == pytest.approx([0, 1 / 0.6])
-    assert (kept[0] == 0).float().mean() == pytest.approx(0.4, abs=0.03)
-    assert not torch.equal(kept[0, 0], kept[0, 1])
+    mask = model.locked(torch.ones(50, 8, 200), 0.4, generator())
+    assert torch.equal(mask, mask[:1].expand_as(mask))
+    assert mask.unique().tolist() == pytest.approx([0, 1 / 0.6])
+    assert (mask[0] == 0).float().mean() == pytest.approx(0.4, abs=0.03)
+    assert not torch.equal(mask[0, 0], mask[0, 1])
 
 
 def test_embedding_dropout_drops_a_word_at_all_its_places():
@@ -192,15 +192,17 @@ def test_the_loss_is_cross_entropy_with_both_regularisations():
             if row:
                 change = (raw[row, column] - raw[row - 1, column]).double()
                 expected += 3 * change.square().mean().item() / 20
-    found = loss(Output(logits, raw, dropped, []), targets, ar=2, tar=3)
-    assert found.item() == pytest.approx(expected, rel=1e-5)
+    result = loss(LanguageModelOutput(logits, raw, dropped, []), targets, ar=2, tar=3)
+    assert result.item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_losses_of_equal_parts_average_to_that_of_the_whole():
     output, targets = small()(tokens(6, 4)), tokens(6, 4, seed=6)
 
     def part(columns: slice) -> torch.Tensor:
-        half = Output(output.logits[:, columns], output.raw[:, columns], output.dropped[:, columns], [])
+        half = LanguageModelOutput(
+            output.logits[:, columns], output.raw[:, columns], output.dropped[:, columns], []
+        )
         return loss(half, targets[:, columns], ar=2, tar=1)
 
     both = (part(slice(2)) + part(slice(2, 4))) / 2

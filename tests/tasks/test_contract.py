@@ -17,15 +17,17 @@ from mlbench.training.worker import Worker
 
 pytestmark = pytest.mark.slow
 
-SCALING = [words for grid, _ in spec.named("scaling", output_settings={}).grids for words in grid.points]
+SCALING = [
+    overrides for grid, _ in spec.named("scaling", output_settings={}).grids for overrides in grid.points
+]
 
 
-@pytest.mark.parametrize("words", SCALING, ids=" ".join)
+@pytest.mark.parametrize("overrides", SCALING, ids=" ".join)
 def test_every_point_of_the_scaling_study_has_an_update_for_its_last_worker(
-    words: tuple[str, ...], data_root: Path
+    overrides: tuple[str, ...], data_root: Path
 ) -> None:
     """The mini Transformer's steps cannot be shared out to 32 workers, which the study asked for."""
-    experiment = compose(words)
+    experiment = compose(overrides)
     worker = Worker(rank=experiment.workers - 1, world_size=experiment.workers)
     setup = registry.build(experiment.task, mini_worker(worker, data_root))
     batch = next(iter(setup.steps(setup.load(), 0)))[0]
@@ -36,15 +38,15 @@ def test_every_point_of_the_scaling_study_has_an_update_for_its_last_worker(
 def test_gnmts_children_can_be_units_of_fsdp(
     data_root: Path, two: RankPool, strategies: Callable[[str], list[Steps]]
 ) -> None:
-    words = ("sync=fsdp", "sync.unit=child")
-    for found, steps in zip(
-        two.run(by_hand.steps, "gnmt", words, data_root, None), strategies("gnmt"), strict=True
+    overrides = ("sync=fsdp", "sync.unit=child")
+    for result, steps in zip(
+        two.run(by_hand.steps, "gnmt", overrides, data_root, None), strategies("gnmt"), strict=True
     ):
-        assert not by_hand.different(found, steps["sync=fsdp",])
+        assert not by_hand.different(result, steps["sync=fsdp",])
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("overrides", "sentence"),
     [
         (["task=allreduce", "workers=1"], "at least 2 workers"),
         (["task=resnet50", "workers=8193", "scale=official"], "8193 workers share a global batch"),
@@ -54,9 +56,9 @@ def test_gnmts_children_can_be_units_of_fsdp(
     ],
 )
 def test_what_cannot_run_is_refused_before_any_worker_starts(
-    data_root: Path, words: list[str], sentence: str
+    data_root: Path, overrides: list[str], sentence: str
 ) -> None:
-    experiment = compose([*words, f"data_root={data_root}"])
+    experiment = compose([*overrides, f"data_root={data_root}"])
     folder = None
     if experiment.scale == "mini":
         folder = registry.load(experiment.task.name).prepare(experiment.task, data_root)

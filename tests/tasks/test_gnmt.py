@@ -45,14 +45,14 @@ def test_flops_are_those_of_the_closed_form(source, target):
 @pytest.mark.slow
 def test_the_recipe_counts_both_sides_and_has_the_originals_rates(data_root):
     """Rates of 8 epochs of 10 updates: 200 updates of warm-up never end, so they are cut to 4."""
-    words = [
+    overrides = [
         "task.epochs=8",
         "task.lr=2e-3",
         "task.warmup_steps=4",
         "task.global_batch_size=1500",
         "task.chunks=15",
     ]
-    config: Any = compose(["task=gnmt", "division=open", *words, "task.batch_size=100"]).task
+    config: Any = compose(["task=gnmt", "division=open", *overrides, "task.batch_size=100"]).task
     setup = registry.build(config, Worker(data_root=data_root))
     steps = setup.steps(setup.load(), 0)
     batch = next(iter(steps))[0]
@@ -64,7 +64,7 @@ def test_the_recipe_counts_both_sides_and_has_the_originals_rates(data_root):
     assert setup.sample_unit == "tokens"
     assert total == 80
     assert rates[:5] == pytest.approx([2e-5, 2e-5 * 100**0.25, 2e-4, 2e-4 * 100**0.25, 2e-3])
-    assert [place for place in range(5, 80) if rates[place] < rates[place - 1]] == [32, 36, 40, 44]
+    assert [index for index in range(5, 80) if rates[index] < rates[index - 1]] == [32, 36, 40, 44]
     assert rates[-1] == pytest.approx(2e-3 / 16)
     assert setup.validate_at == (0.3, 0.6, 0.9, 1.0)
     assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.999), 1e-8, 0)

@@ -23,8 +23,8 @@ def sentences(longest=7, *, seed=2):
 
 def test_the_official_model_has_the_originals_parameters():
     with torch.device("meta"):
-        found = Gnmt(32_320, hidden=1024, layers=4, dropout=0.2)
-    assert sum(weight.numel() for weight in found.parameters()) == 160_671_297
+        network = Gnmt(32_320, hidden=1024, layers=4, dropout=0.2)
+    assert sum(weight.numel() for weight in network.parameters()) == 160_671_297
 
 
 def test_weights_start_as_spread_as_the_originals_tenth_at_its_width():
@@ -50,16 +50,16 @@ def test_the_first_layer_in_both_directions_is_torchs_packed_one():
     x = torch.randn(7, 3, 8)
     packed = nn.utils.rnn.pack_padded_sequence(x, LENGTHS, enforce_sorted=False)
     expected, _ = nn.utils.rnn.pad_packed_sequence(both(packed)[0])
-    found = encoder(x, LENGTHS)
+    output = encoder(x, LENGTHS)
     present = torch.arange(7)[:, None] < LENGTHS
-    torch.testing.assert_close(found[present], expected[present])
+    torch.testing.assert_close(output[present], expected[present])
 
 
 def test_the_model_is_what_its_description_says_sentence_by_sentence():
     """GNMT again, for one unpadded sentence, from torch's own layers in the order of the paper."""
     ours, source, target = model(), sentences(), sentences(4, seed=3)
     encoder, decoder = ours.encoder, ours.decoder
-    found = ours(source, LENGTHS, target)
+    output = ours(source, LENGTHS, target)
     for row, length in enumerate(LENGTHS.tolist()):
         x = ours.embedding(source[row, :length])
         there, back = encoder.forward_lstm(x)[0], encoder.backward_lstm(x.flip(0))[0].flip(0)
@@ -74,20 +74,20 @@ def test_the_model_is_what_its_description_says_sentence_by_sentence():
         y = decoder.layers[0](torch.cat([first, context], 1))[0]
         for layer in (1, 2):
             y = decoder.layers[layer](torch.cat([y, context], 1))[0] + y
-        torch.testing.assert_close(found[row], ours.classifier(y))
+        torch.testing.assert_close(output[row], ours.classifier(y))
 
 
 def test_padding_changes_nothing():
     ours, source, target = model(), sentences(), sentences(4, seed=3)
-    found = ours(source, LENGTHS, target)
+    output = ours(source, LENGTHS, target)
     other = source.clone()
     other[torch.arange(7) >= LENGTHS[:, None]] = 1
-    torch.testing.assert_close(ours(other, LENGTHS, target), found)
+    torch.testing.assert_close(ours(other, LENGTHS, target), output)
     longer = torch.cat([source, sentences(5, seed=4)], 1)
-    torch.testing.assert_close(ours(longer, LENGTHS, target), found)
+    torch.testing.assert_close(ours(longer, LENGTHS, target), output)
     for row, length in enumerate(LENGTHS.tolist()):
-        one = slice(row, row + 1)
-        torch.testing.assert_close(ours(source[one, :length], LENGTHS[one], target[one]), found[one])
+        rows = slice(row, row + 1)
+        torch.testing.assert_close(ours(source[rows, :length], LENGTHS[rows], target[rows]), output[rows])
 
 
 def test_a_word_does_not_see_the_words_behind_it():
@@ -105,14 +105,14 @@ def test_steps_of_the_search_are_the_training_pass():
     with torch.no_grad():
         memory = ours.encode(source, LENGTHS)
         state = ours.init_state(memory, 2)
-        for place in range(6):
-            words = torch.stack([target[:, place] for target in targets], 1)
+        for position in range(6):
+            words = torch.stack([target[:, position] for target in targets], 1)
             logits, state, weights = ours.step(words, state, memory)
             assert weights is not None
             assert torch.allclose(weights.sum(2), torch.ones(3, 2))
             assert not weights[1, :, 3:].any()
             for beam, target in enumerate(targets):
-                whole = ours(source, LENGTHS, target[:, : place + 1])
+                whole = ours(source, LENGTHS, target[:, : position + 1])
                 torch.testing.assert_close(logits[:, beam], whole[:, -1])
 
 

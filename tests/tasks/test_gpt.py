@@ -20,7 +20,7 @@ from mlbench.datasets import arrow
 from mlbench.tasks import registry
 from mlbench.tasks.gpt import batches, check, data
 from mlbench.tasks.gpt import model as gpt
-from mlbench.tasks.gpt.torch import Steps, evaluate, flops_per_token, language_model
+from mlbench.tasks.gpt.torch import EpochRows, evaluate, flops_per_token, language_model
 from mlbench.training import loop
 from mlbench.training.worker import Worker
 
@@ -43,7 +43,7 @@ def test_the_model_computes_what_torch_s_own_layers_compute() -> None:
     tokens = torch.randint(31, (3, 9))
     x = model.tokens[tokens] + model.positions
     for block in model.blocks:
-        assert isinstance(block, gpt.Block)
+        assert isinstance(block, gpt.TransformerBlock)
         theirs = nn.TransformerEncoderLayer(
             16, 4, 64, 0.0, lambda y: F.gelu(y, approximate="tanh"), batch_first=True, norm_first=True
         ).double()
@@ -116,8 +116,8 @@ def test_norms_and_biases_do_not_decay() -> None:
 def test_a_step_has_as_many_sequences_whatever_the_workers(
     workers: int, most: int, expected: tuple[int, int]
 ) -> None:
-    words = ["task=gpt", "scale=official", f"task.batch_size={most}", f"workers={workers}"]
-    experiment = compose(words)
+    overrides = ["task=gpt", "scale=official", f"task.batch_size={most}", f"workers={workers}"]
+    experiment = compose(overrides)
     assert not experiment.deviations  # a free field
     config: Any = experiment.task
     assert batches(config, workers) == expected
@@ -169,17 +169,17 @@ def test_a_model_that_sees_one_token_does_not_reach_the_goal(data_root: Path) ->
     folder = registry.load("gpt").prepare(config, data_root)
     probability = pair_probabilities(tokens_of(folder, "train"), config.vocabulary)
     text = data.open_dataset(folder, context=config.context).load()
-    found = evaluate(Table(torch.from_numpy(probability)), text, micro=8, worker=Worker())
+    metrics = evaluate(Table(torch.from_numpy(probability)), text, micro=8, worker=Worker())
     valid = tokens_of(folder, "valid")
     valid = valid[: len(text.valid) * config.context + 1]
     nats = -np.log(probability[valid[:-1], valid[1:]])
     size = text.token_bytes.numpy()[valid[1:]].sum()
-    assert found["cross_entropy"] == pytest.approx(nats.mean(), rel=1e-9)
-    assert found["bits_per_byte"] == pytest.approx(nats.sum() / math.log(2) / size, rel=1e-9)
-    assert config.goals.official + 0.05 < found["cross_entropy"] < 4.3
+    assert metrics["cross_entropy"] == pytest.approx(nats.mean(), rel=1e-9)
+    assert metrics["bits_per_byte"] == pytest.approx(nats.sum() / math.log(2) / size, rel=1e-9)
+    assert config.goals.official + 0.05 < metrics["cross_entropy"] < 4.3
 
 
-def seen(steps: Steps) -> list[list[list[int]]]:
+def seen(steps: EpochRows) -> list[list[list[int]]]:
     return [[batch[:, 0].tolist() for batch in step] for step in islice(iter(steps), 3)]
 
 
@@ -196,9 +196,9 @@ def test_every_sequence_comes_once_an_epoch_and_two_workers_share_each_step(data
     assert len(rows[0].unique()) == rows[0].numel()
 
 
-def first_losses(worker: Worker, root: Path, words: list[str]) -> list[float]:
+def first_losses(worker: Worker, root: Path, overrides: list[str]) -> list[float]:
     """Return the training losses of the first six steps of mini runs."""
-    config: Any = compose(["task=gpt", "division=open", *words]).task
+    config: Any = compose(["task=gpt", "division=open", *overrides]).task
     setup = registry.build(config, mini_worker(worker, root))
     short = replace(
         setup,
@@ -217,6 +217,6 @@ def test_workers_micro_batches_and_checkpoints_change_no_loss(data_root: Path) -
     pair = run_ranks(first_losses, 2, data_root, [])
     pieces = run_ranks(first_losses, 2, data_root, ["task.batch_size=1"])
     again = run_ranks(first_losses, 2, data_root, ["task.activation_checkpointing=true"])
-    for found in (pair, pieces, again):
-        assert [sum(losses) / 2 for losses in zip(*found, strict=True)] == pytest.approx(alone, rel=1e-4)
+    for ranks in (pair, pieces, again):
+        assert [sum(losses) / 2 for losses in zip(*ranks, strict=True)] == pytest.approx(alone, rel=1e-4)
     assert alone[0] == pytest.approx(math.log(2048), rel=0.02) and alone[-1] < alone[0]

@@ -66,11 +66,11 @@ def test_the_prepared_tokens_are_those_of_the_shards(tmp_path: Path, monkeypatch
     assert np.array_equal(arrow.column(arrow.read_split(folder, "train"), "token"), train)
     valid = arrow.column(arrow.read_split(folder, "valid"), "token")
     assert np.array_equal(valid, texts[VALID][:2_049])  # 2,048 to predict
-    found = data.open_dataset(folder, context=16).load()
-    assert (len(found.train), len(found.valid)) == ((7_500 - 1) // 16, 2_048 // 16)
-    rows = found.train.gather(np.array([3, 0]), torch.device("cpu"))
+    dataset = data.open_dataset(folder, context=16).load()
+    assert (len(dataset.train), len(dataset.valid)) == ((7_500 - 1) // 16, 2_048 // 16)
+    rows = dataset.train.gather(np.array([3, 0]), torch.device("cpu"))
     assert rows.tolist() == [train[48:65].tolist(), train[:17].tolist()]
-    assert found.token_bytes[:3].tolist() == [2, 3, 4] and found.token_bytes[50_256] == 0
+    assert dataset.token_bytes[:3].tolist() == [2, 3, 4] and dataset.token_bytes[50_256] == 0
     inputs = {each["file"]: each["sha256"] for each in arrow.read_manifest(folder)["inputs"]}
     assert inputs == {name: hashlib.sha256(raw).hexdigest() for name, raw in mirror.files.items()}
 
@@ -116,7 +116,9 @@ def test_a_shard_of_another_format_or_length_is_refused(
         mirror.files[TRAIN[0]] = packed(texts[TRAIN[0]], **change)
         unchecked = (data.TRAINING_SHARDS[0], data.TRAINING_SHARDS[1])
         monkeypatch.setattr(
-            data, "TRAINING_SHARDS", tuple(Archive(one.urls, one.file, size=one.size) for one in unchecked)
+            data,
+            "TRAINING_SHARDS",
+            tuple(Archive(archive.urls, archive.file, size=archive.size) for archive in unchecked),
         )
         with pytest.raises(UserError, match=sentence):
             data.prepare_dataset(WANTED, tmp_path)
@@ -218,13 +220,18 @@ def test_the_wheel_is_that_of_the_lock_file() -> None:
 @pytest.mark.slow
 def test_tokens_stand_for_all_bytes_of_the_text_and_nothing_is_in_both_splits(data_root: Path) -> None:
     folder = data.prepare_dataset(SimpleNamespace(dataset="scipy_docstrings"), data_root)
-    found = data.open_dataset(folder, context=128).load()
+    dataset = data.open_dataset(folder, context=128).load()
     texts = list(data.docstrings(data._scipy_files(arrow.DatasetWriter(folder), folder)))
     held_out = texts[10::20]
-    assert len(found.token_bytes) == 2_048 and found.token_bytes.sum() > 2_048
-    for split, part in (("valid", held_out), ("train", [one for one in texts if one not in held_out])):
+    assert len(dataset.token_bytes) == 2_048 and dataset.token_bytes.sum() > 2_048
+    for split, part in (
+        ("valid", held_out),
+        ("train", [document for document in texts if document not in held_out]),
+    ):
         tokens = arrow.column(arrow.read_split(folder, split), "token").astype(np.int64)
-        assert int(found.token_bytes.numpy()[tokens].sum()) == sum(len(one.encode()) for one in part)
+        assert int(dataset.token_bytes.numpy()[tokens].sum()) == sum(
+            len(document.encode()) for document in part
+        )
         assert (tokens == 0).sum() == len(part)  # the end of a text before every document
     rows = {split: arrow.read_split(folder, split).num_rows for split in ("train", "valid")}
     assert rows == data.DOCSTRING_TOKENS

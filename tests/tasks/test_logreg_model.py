@@ -151,9 +151,9 @@ def test_the_mini_recipe_ends_within_a_thousandth_of_scikit_learns_optimum(
 def test_tuning_trains_on_four_fifths_of_the_training_rows_and_validates_on_the_rest(
     data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["task=logreg", "goal=none", "division=open", "task.epochs=1", "task.validation=split"]
+    overrides = ["task=logreg", "goal=none", "division=open", "task.epochs=1", "task.validation=split"]
     with pytest.raises(UserError, match="rule R1"):
-        compose([word for word in words if word != "division=open"])
+        compose([word for word in overrides if word != "division=open"])
     touched: list[torch.Tensor] = []
     select = torch.index_select
 
@@ -166,7 +166,7 @@ def test_tuning_trains_on_four_fifths_of_the_training_rows_and_validates_on_the_
 
     monkeypatch.setattr(torch.Tensor, "index_select", remember)
     monkeypatch.setattr(torch, "index_select", remember)
-    result(words, Worker(), data_root)
+    result(overrides, Worker(), data_root)
     held, trained = touched[0], torch.cat(touched[1:])
     assert len(held) == 4_000 and len(trained) == 16_000
     assert torch.equal(torch.cat([held, trained]).sort().values, torch.arange(20_000))
@@ -174,8 +174,8 @@ def test_tuning_trains_on_four_fifths_of_the_training_rows_and_validates_on_the_
 
 
 def test_a_run_tells_its_distance_to_the_optimum_at_every_validation(data_root: Path) -> None:
-    words = ["task=logreg", "goal=none", "division=open", "task.epochs=3"]
-    setup = registry.build(compose(words).task, mini_worker(Worker(), data_root))
+    overrides = ["task=logreg", "goal=none", "division=open", "task.epochs=3"]
+    setup = registry.build(compose(overrides).task, mini_worker(Worker(), data_root))
     seen: list[torch.Tensor] = []
     validate = setup.validate
 
@@ -185,7 +185,7 @@ def test_a_run_tells_its_distance_to_the_optimum_at_every_validation(data_root: 
 
     setup.validate = remember
     table = loop.train(setup, mini_worker(Worker(), data_root)).table
-    rows = data.open_dataset(data.prepare_dataset(compose(words).task, data_root))[0]
+    rows = data.open_dataset(data.prepare_dataset(compose(overrides).task, data_root))[0]
     x, y = rows.features.double().numpy(), rows.labels.double().numpy()
     assert [row["validation"] for row in table] == [1, 2, 3]
     for row, weights in zip(table, seen, strict=True):
@@ -193,17 +193,17 @@ def test_a_run_tells_its_distance_to_the_optimum_at_every_validation(data_root: 
         objective = np.mean(np.logaddexp(0, logits) - y * logits) + 2.5e-6 / 2 * float(weights @ weights)
         assert row["objective"] == pytest.approx(objective, rel=1e-12)
         assert row["distance_to_optimum"] == pytest.approx(objective - 0.2286323014, abs=1e-12)
-    assert result([*words, "task.l2=1e-5"], Worker(), data_root).table == []
+    assert result([*overrides, "task.l2=1e-5"], Worker(), data_root).table == []
 
 
-def result(words: Sequence[str], worker: Worker, root: Path) -> TaskResult:
+def result(overrides: Sequence[str], worker: Worker, root: Path) -> TaskResult:
     worker = mini_worker(worker, root)
-    return loop.train(registry.build(compose(words).task, worker), worker)
+    return loop.train(registry.build(compose(overrides).task, worker), worker)
 
 
 def validated(worker: Worker, root: Path, files: list[str]) -> dict[str, float]:
-    words = ["task=logreg", "goal=none", "division=open", "task.epochs=1", "task.batch_size=2", *files]
-    return result(words, worker, root).validations[-1]["metrics"]
+    overrides = ["task=logreg", "goal=none", "division=open", "task.epochs=1", "task.batch_size=2", *files]
+    return result(overrides, worker, root).validations[-1]["metrics"]
 
 
 @pytest.mark.slow

@@ -133,8 +133,8 @@ CASES: dict[str, Case] = {
 
 def closed(name: str) -> Experiment:
     """Return the official experiment as `python -m mlbench.run` composes it, which has no deviation."""
-    words = [f"task={name}", "scale=official", "division=closed"]
-    experiment = compose.compose(words)
+    overrides = [f"task={name}", "scale=official", "division=closed"]
+    experiment = compose.compose(overrides)
     assert experiment.official and not experiment.deviations
     return experiment
 
@@ -175,7 +175,7 @@ def first_steps(worker: Worker, name: str, root: Path) -> dict[str, Any]:
         if name in ("gnmt", "transformer"):
             _pad_vocabulary(patch, CASES[name].classes)
         if name == "gpt":  # sequences of 64 tokens instead of 1,024
-            patch.setattr(gpt_data, "open_dataset", lambda folder, context: gpt_data.Text(folder, 64))
+            patch.setattr(gpt_data, "open_dataset", lambda folder, context: gpt_data.TokenText(folder, 64))
         setup = registry.build(experiment.task.model_copy(update=CASES[name].cut), worker)
     seen: dict[str, Any] = {"parameters": sum(weight.numel() for weight in setup.model.parameters())}
     short = replace(
@@ -201,10 +201,10 @@ def _pad_vocabulary(patch: pytest.MonkeyPatch, pieces: int) -> None:
     """A few hundred sentences have fewer sub-words than WMT; give the model room for all of them."""
     opened = translation.open_dataset
 
-    def padded(folder: Path) -> translation.Dataset:
-        found = opened(folder)
-        padding = pa.array([""] * (pieces - len(found.pieces)), found.pieces.type)
-        return replace(found, pieces=pa.chunked_array([*found.pieces.chunks, padding]))
+    def padded(folder: Path) -> translation.CorpusSplits:
+        dataset = opened(folder)
+        padding = pa.array([""] * (pieces - len(dataset.pieces)), dataset.pieces.type)
+        return replace(dataset, pieces=pa.chunked_array([*dataset.pieces.chunks, padding]))
 
     patch.setattr(translation, "open_dataset", padded)
 
@@ -217,11 +217,11 @@ def test_the_first_steps_of_the_official_run(name: str, tmp_path: Path) -> None:
         case.prepare(patch, mirror, tmp_path)
         task = closed(name).task
         registry.load(name).prepare(task, tmp_path)
-    (found,) = run_ranks(first_steps, 1, name, tmp_path)
-    assert (found["status"], found["steps"]) == ("goal_not_reached", case.steps)
-    assert found["parameters"] == case.parameters
-    assert found["peak"] < MOST_BYTES
-    losses = [loss / size for loss, size in zip(found["losses"], found["sizes"], strict=True)]
+    (result,) = run_ranks(first_steps, 1, name, tmp_path)
+    assert (result["status"], result["steps"]) == ("goal_not_reached", case.steps)
+    assert result["parameters"] == case.parameters
+    assert result["peak"] < MOST_BYTES
+    losses = [loss / size for loss, size in zip(result["losses"], result["sizes"], strict=True)]
     assert losses[0] == pytest.approx(math.log(case.classes), rel=0.15)  # a fresh model guesses
     assert statistics.mean(losses[case.steps // 2 :]) < losses[0]
 

@@ -15,9 +15,9 @@ def test_normalising_is_what_torchvision_does_in_either_layout(device, layout) -
     images = torch.randint(0, 256, (5, 8, 8, 3), dtype=torch.uint8)
     expected = functional.normalize(images.permute(0, 3, 1, 2).float() / 255, mean, std)
     where = torch.device(device)
-    found = normaliser(8, mean=mean, std=std, device=where, memory_format=layout)(images.to(where))
-    assert torch.allclose(found.cpu(), expected, atol=1e-6)
-    assert found.is_contiguous(memory_format=layout) and found.device.type == device
+    result = normaliser(8, mean=mean, std=std, device=where, memory_format=layout)(images.to(where))
+    assert torch.allclose(result.cpu(), expected, atol=1e-6)
+    assert result.is_contiguous(memory_format=layout) and result.device.type == device
 
 
 def test_only_float32_on_a_gpu_has_its_channels_first() -> None:

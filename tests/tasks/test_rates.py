@@ -18,17 +18,17 @@ from mlbench.training.schedules import late_steps
 from mlbench.training.worker import Worker
 
 
-def rates(words: list[str], workers: int, steps: list[int], root: Path) -> list[float]:
+def rates(overrides: list[str], workers: int, steps: list[int], root: Path) -> list[float]:
     """Return the rates of these steps on one of k workers; nothing is trained."""
-    task = compose(words).task
+    task = compose(overrides).task
     setup = registry.build(task, mini_worker(Worker(world_size=workers), root))
     setup.load()
-    found = []
+    values = []
     for step in steps:
         setup.before_step(step)
-        found.append(setup.optimizer.param_groups[0]["lr"])
+        values.append(setup.optimizer.param_groups[0]["lr"])
     setup.close()
-    return found
+    return values
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -54,12 +54,12 @@ def test_resnet20_warms_up_over_epochs_to_k_times_the_rate(
     setup = registry.build(task, mini_worker(Worker(world_size=workers), data_root))
     an_epoch = len(setup.steps(setup.load(), 0))
     end = epochs * an_epoch
-    found = rates(["task=resnet20"], workers, [0, end // 2, max(0, end - 1), end, end + 9], data_root)
-    assert found[0] == pytest.approx(0.1)
-    assert found[3] == found[4] == pytest.approx(0.1 * workers)
+    values = rates(["task=resnet20"], workers, [0, end // 2, max(0, end - 1), end, end + 9], data_root)
+    assert values[0] == pytest.approx(0.1)
+    assert values[3] == values[4] == pytest.approx(0.1 * workers)
     if epochs:
-        assert found[1] == pytest.approx(0.1 * (1 + (workers - 1) * (end // 2) / end))
-        assert found[2] < found[3]
+        assert values[1] == pytest.approx(0.1 * (1 + (workers - 1) * (end // 2) / end))
+        assert values[2] < values[3]
 
 
 @pytest.mark.slow
@@ -71,8 +71,8 @@ def test_resnet50_s_rate_is_that_of_256_images_times_the_global_batch(workers: i
     end = 2 * len(setup.steps(setup.load(), 0))
     setup.close()
     full = 1.6 * 32 * workers / 256
-    found = rates(["task=resnet50"], workers, [0, end - 1], data_root)
-    assert found == pytest.approx([full / end, full])
+    values = rates(["task=resnet50"], workers, [0, end - 1], data_root)
+    assert values == pytest.approx([full / end, full])
 
 
 @pytest.mark.parametrize("total", [1000, 1020, 1340, 2680])

@@ -106,14 +106,14 @@ def test_a_study_becomes_mlperf_s_file(tmp_path) -> None:
     first = points["resnet20_mini_ref_64"]
     assert first[rcp.EPOCHS] == [8, 9, 10, 8, 9, 10] and first["Not converged"] == 1
     theirs = checker(name, points, str(tmp_path / "rcps.json"))
-    assert [one["BS"] for one in theirs.rcp_data.values()] == [64, 128]
+    assert [entry["BS"] for entry in theirs.rcp_data.values()] == [64, 128]
     assert all(a["BS"] < b["BS"] for a, b in pairwise(theirs.rcp_data.values()))
 
 
 def test_the_command_writes_the_file(tmp_path, capsys) -> None:
     runs = [made(2, seed, 8) for seed in range(3)]
     plan = study.new("s", question="?").model_copy(
-        update={"points": (study.Point(key=runs[0].key, words=(), seeds=(0, 1, 2)),)}
+        update={"points": (study.StudyPoint(key=runs[0].key, overrides=(), seeds=(0, 1, 2)),)}
     )
     study.save(plan, study.folder(tmp_path, "s"))
     for run in runs:

@@ -81,7 +81,7 @@ def lay_down(root: Path, name: str, content: bytes) -> Archive:
 def clothes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a data root with the excerpt as the package."""
     files = {
-        f"usr/share/datasets/fashion-mnist/{one.name}": one.read_bytes() for one in EXCERPTS.glob("*.gz")
+        f"usr/share/datasets/fashion-mnist/{path.name}": path.read_bytes() for path in EXCERPTS.glob("*.gz")
     }
     archive = lay_down(tmp_path, "clothes.deb", deb({**files, "usr/share/doc/x/copyright": b"MIT"}))
     monkeypatch.setattr(fashion_mnist, "PACKAGE", archive)
@@ -152,9 +152,9 @@ def articles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_wikipedia_s_articles_become_words_and_redirects_none() -> None:
     dump = (EXCERPTS / "enwiki-excerpt.xml.bz2").read_bytes()
-    found = {one.title: one for one in wikipedia.articles(dump)}
-    assert len(found) == 11
-    assert not {"AccessibleComputing", "Wikipedia:Adding Wikipedia articles to Nupedia"} & found.keys()
+    articles = {article.title: article for article in wikipedia.articles(dump)}
+    assert len(articles) == 11
+    assert not {"AccessibleComputing", "Wikipedia:Adding Wikipedia articles to Nupedia"} & articles.keys()
     # Copied by hand from the page of this revision.
     first = (
         "Actresses ( Catalan : Actrius ) is a 1997 Catalan language Spanish drama film produced and "
@@ -162,9 +162,9 @@ def test_wikipedia_s_articles_become_words_and_redirects_none() -> None:
         "i Jornet . The film has no male actors , with all roles played by females . The film was produced "
         "in 1996 ."
     )
-    assert found["Actrius"].revision == 717941394
-    assert " ".join(found["Actrius"].paragraphs[0]) == first
-    text = " ".join(word for one in found.values() for line in one.paragraphs for word in line)
+    assert articles["Actrius"].revision == 717941394
+    assert " ".join(articles["Actrius"].paragraphs[0]) == first
+    text = " ".join(word for article in articles.values() for line in article.paragraphs for word in line)
     assert not re.search(r"\[ \[|\{ \{|\} \}|< ref|' '|&|thumb|Category", text)
 
 
@@ -184,7 +184,7 @@ def test_wikipedia_s_validation_articles_are_held_out(articles: Path) -> None:
     )
     folder = text_data.prepare_dataset(wanted, articles)
     manifest = arrow.read_manifest(folder)
-    titles = {split: [one[0] for one in some] for split, some in manifest["articles"].items()}
+    titles = {split: [entry[0] for entry in some] for split, some in manifest["articles"].items()}
     assert (
         len(titles["valid"]) == 1 and len(titles["train"]) == 10 and titles["valid"][0] not in titles["train"]
     )
@@ -194,7 +194,7 @@ def test_wikipedia_s_validation_articles_are_held_out(articles: Path) -> None:
     for split, some in titles.items():
         numbers = arrow.column(arrow.read_split(folder, split), "token").tolist()
         spelt = iter(words[number] for number in numbers)
-        for article in (one for one in wikipedia.articles(dump) if one.title in some):
+        for article in (article for article in wikipedia.articles(dump) if article.title in some):
             for paragraph in article.paragraphs:
                 lines[split].add(" ".join(paragraph))
                 for word in paragraph:
@@ -241,7 +241,7 @@ class Paragraphs(html.parser.HTMLParser):
 def help_packages(data_root: Path) -> dict[str, Path]:
     """Return the real packages; skip where no registry can be reached."""
     try:
-        return {side: download.fetch(one, data_root) for side, one in help_text.PACKAGES.items()}
+        return {side: download.fetch(package, data_root) for side, package in help_text.PACKAGES.items()}
     except UserError as error:
         pytest.skip(f"the help packages cannot be had here: {error}")
 
@@ -261,24 +261,24 @@ def test_help_texts_are_held_out_by_page_and_no_test_sentence_is_in_training(
     }
     names = sorted(pages["en"].keys() & pages["de"].keys())
     held_out = names[15::30]
-    known, trained, tested = set(held_out), set(train), set(test)
+    test_pages, trained, tested = set(held_out), set(train), set(test)
     read = [*held_out, *names[::25]]
     for name in read:
         source, target = (Paragraphs(pages[side][name].decode()).found for side in ("en", "de"))
         pairs = {
-            (source[one], target[one])
-            for one in source.keys() & target.keys()
-            if source[one] != target[one]
-            and all(3 <= len(side[one].split()) <= 20 for side in (source, target))
+            (source[key], target[key])
+            for key in source.keys() & target.keys()
+            if source[key] != target[key]
+            and all(3 <= len(side[key].split()) <= 20 for side in (source, target))
         }
-        if name not in known:
+        if name not in test_pages:
             assert pairs <= trained and not pairs & tested
     # Everything that is tested on was read in a page that is held out.
     from_pages = {
-        (source[one], target[one])
+        (source[key], target[key])
         for name in held_out
         for source, target in [[Paragraphs(pages[side][name].decode()).found for side in ("en", "de")]]
-        for one in source.keys() & target.keys()
+        for key in source.keys() & target.keys()
     }
     assert tested <= from_pages
 
@@ -342,26 +342,26 @@ def test_a_damaged_package_is_refused_in_a_sentence(tmp_path: Path, content: byt
 
 @pytest.mark.parametrize(("task", "name"), OFFERED.items())
 def test_a_run_on_real_data_is_no_official_one_and_has_a_goal_that_was_measured(task: str, name: str) -> None:
-    words = [f"task={task}", f"task.dataset={name}"]
-    experiment = compose.compose(words)
+    overrides = [f"task={task}", f"task.dataset={name}"]
+    experiment = compose.compose(overrides)
     assert experiment.deviations == () and not experiment.official
     target = experiment.target
     if task in GOALS:
-        light = compose.compose([*words, "goal=light"]).target
+        light = compose.compose([*overrides, "goal=light"]).target
         assert target is not None and light is not None
         assert target.target == GOALS[task]
         assert target.target < light.target if target.direction == "min" else target.target > light.target
     else:
         assert target is None
         with pytest.raises(UserError, match=f"no goal is fixed for {name}"):
-            compose.compose([*words, "goal=light"])
-    given = compose.compose([*words, "goal=60"]).target
+            compose.compose([*overrides, "goal=light"])
+    given = compose.compose([*overrides, "goal=60"]).target
     assert given is not None and given.target == 60
-    plain = compose.compose([*words, "goal=60"]).plain()
+    plain = compose.compose([*overrides, "goal=60"]).plain()
     recorded = Experiment.model_validate(record.recorded(plain))
     assert recorded.target == given and recorded.task.dataset == name
     with pytest.raises(UserError, match=f"task.dataset={name} is a data set of mini scale"):
-        compose.compose([*words, "scale=official"])
+        compose.compose([*overrides, "scale=official"])
     datasets: Any = registry.datasets(task)
     assert {"source", "licence", "attribution"} <= datasets[name].manifest.keys()
     assert compose.compose([f"task={task}"]).task.dataset != name

@@ -13,14 +13,14 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 def test_a_batch_is_cropped_and_mirrored_as_torchvision_does_image_by_image(device):
     functional = torchvision_ops.load().transforms.functional
     top, left, mirrored = draw(len(IMAGES), flip=True, generator=Generator().manual_seed(2))
-    found = crop(IMAGES.to(device), top, left, mirrored)
+    batch = crop(IMAGES.to(device), top, left, mirrored)
     assert mirrored is not None
     for image, result, t, l_, m in zip(
-        IMAGES, found.cpu().permute(0, 3, 1, 2), top, left, mirrored, strict=True
+        IMAGES, batch.cpu().permute(0, 3, 1, 2), top, left, mirrored, strict=True
     ):
         expected = functional.crop(functional.pad(image, [PADDING]), int(t), int(l_), 32, 32)
         assert torch.equal(result, functional.hflip(expected) if m else expected)
-    assert found.dtype == torch.uint8 and found.device.type == device
+    assert batch.dtype == torch.uint8 and batch.device.type == device
 
 
 def test_all_corners_and_both_sides_are_drawn_equally_often():
@@ -33,10 +33,10 @@ def test_all_corners_and_both_sides_are_drawn_equally_often():
 
 @pytest.mark.parametrize("flip", [True, False])
 def test_the_generator_decides_everything(flip):
-    one, two, other = (
+    first, second, other = (
         crop(IMAGES, *draw(len(IMAGES), flip=flip, generator=Generator().manual_seed(s))) for s in (5, 5, 6)
     )
-    assert torch.equal(one, two) and not torch.equal(one, other)
+    assert torch.equal(first, second) and not torch.equal(first, other)
 
 
 def test_the_batch_itself_is_left_as_it_is():

@@ -37,7 +37,7 @@ def wanting(dataset: str) -> SimpleNamespace:
 
 
 @pytest.fixture(scope="module")
-def digits(data_root) -> data.Dataset:
+def digits(data_root) -> data.ImageSplits:
     return data.open_dataset(data.prepare_dataset(wanting("digits"), data_root))
 
 
@@ -143,13 +143,13 @@ def test_cifar10_is_fetched_unpacked_and_opened(tmp_path, monkeypatch):
         folder = data.prepare_dataset(wanting("cifar10"), tmp_path)
         again = data.prepare_dataset(wanting("cifar10"), tmp_path)
         assert again == folder and len(mirror.requests) == 1
-    found = data.open_dataset(folder)
+    dataset = data.open_dataset(folder)
     train = np.concatenate([BATCHES[f"data_batch_{number}.bin"] for number in range(1, 6)])
-    for split, rows in ((found.train, train), (found.test, BATCHES["test_batch.bin"])):
+    for split, rows in ((dataset.train, train), (dataset.test, BATCHES["test_batch.bin"])):
         assert split.images.flatten(1).tolist() == rows[:, 1:].tolist()
         assert split.labels.tolist() == rows[:, 0].tolist()
         assert split.images[0, 1, 0, 3] == rows[0, 1 + 1024 + 3]  # green, first line, fourth pixel
-    assert found.flip is True
+    assert dataset.flip is True
     assert arrow.verify(folder)["inputs"][0]["sha256"] == hashlib.sha256(packed).hexdigest()
     assert {path.name for path in folder.iterdir()} == {
         "croissant.json", "manifest.json", "test.arrow", "train.arrow",

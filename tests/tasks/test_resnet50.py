@@ -22,17 +22,17 @@ TINY = ["task=resnet50", "division=open", "goal=none", "task.stage_blocks=[1,1,1
         "task.crop=32", "task.resize=36", "task.epochs=2", "task.warmup_epochs=1"]  # fmt: skip
 
 
-def train_on(worker: Worker, root: Path, words: list[str]) -> Any:
+def train_on(worker: Worker, root: Path, overrides: list[str]) -> Any:
     """Train on a small ImageNet of 18 training and 9 validation images; return what came out."""
-    return loop.train(set_up(worker, root, words), worker)
+    return loop.train(set_up(worker, root, overrides), worker)
 
 
-def set_up(worker: Worker, root: Path, words: list[str]) -> TrainingSetup:
+def set_up(worker: Worker, root: Path, overrides: list[str]) -> TrainingSetup:
     worker.data_root, worker.seed = root, 1
     with pytest.MonkeyPatch.context() as small:
         small.setattr(data, "IMAGENET_IMAGES", {"train": 18, "val": 9})
         small.setattr(data, "IMAGENET_CLASSES", 3)
-        return registry.build(compose(words).task, worker)
+        return registry.build(compose(overrides).task, worker)
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +45,8 @@ def imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_class_folders_go_from_prepare_to_a_trained_model_on_two_workers(imagenet: Path) -> None:
-    words = [*TINY, "scale=official", "task.batch_size=4", "task.micro_batch=2"]
-    first, second = run_ranks(train_on, 2, imagenet, words)
+    overrides = [*TINY, "scale=official", "task.batch_size=4", "task.micro_batch=2"]
+    first, second = run_ranks(train_on, 2, imagenet, overrides)
     assert first.status == "completed" and first.unit == "images"
     assert first.steps == 4  # 18 images fill two global batches of 8 an epoch
     assert sum(segment.samples for segment in first.phase_times) == 16
@@ -64,8 +64,8 @@ def test_class_folders_go_from_prepare_to_a_trained_model_on_two_workers(imagene
 def test_a_global_batch_grows_with_the_workers_to_its_limit() -> None:
     config = compose(["task=resnet50", "scale=official"]).task
     assert isinstance(config, resnet50.Config)
-    found = {k: batches(config, k)[0] * k for k in (1, 2, 8, 32, 64, 1024)}
-    assert found == {1: 256, 2: 512, 8: 2048, 32: 8192, 64: 8192, 1024: 8192}
+    sizes = {k: batches(config, k)[0] * k for k in (1, 2, 8, 32, 64, 1024)}
+    assert sizes == {1: 256, 2: 512, 8: 2048, 32: 8192, 64: 8192, 1024: 8192}
     with pytest.raises(UserError, match="share a global batch"):
         batches(config, 8193)
     odd = compose(["task=resnet50", "scale=official", "division=open", "task.micro_batch=100"]).task
@@ -77,10 +77,10 @@ def test_a_global_batch_grows_with_the_workers_to_its_limit() -> None:
 def test_labels_are_read_when_the_clock_runs_and_not_before(
     imagenet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[data.Dataset] = []
+    opened: list[data.ImageNetSplits] = []
     open_dataset = data.open_dataset
 
-    def remember(folder: Path) -> data.Dataset:
+    def remember(folder: Path) -> data.ImageNetSplits:
         opened.append(open_dataset(folder))
         return opened[-1]
 
@@ -132,7 +132,7 @@ def test_the_full_model_has_the_flops_of_the_closed_form(imagenet: Path) -> None
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
 def test_it_trains_on_a_gpu_in_every_precision(imagenet: Path, precision: str) -> None:
     worker = Worker(device=torch.device("cuda", 0), timer=PhaseTimer("cuda"))
-    words = [
+    overrides = [
         *TINY,
         "scale=official",
         "task.batch_size=8",
@@ -140,6 +140,6 @@ def test_it_trains_on_a_gpu_in_every_precision(imagenet: Path, precision: str) -
         "task.dataloader_workers=2",
         "backend=nccl",
     ]
-    outcome = train_on(worker, imagenet, words)
+    outcome = train_on(worker, imagenet, overrides)
     assert outcome.steps == 4 and outcome.status == "completed"
     assert all(validation["train_loss"] > 0 for validation in outcome.validations)

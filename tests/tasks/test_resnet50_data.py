@@ -68,10 +68,10 @@ def test_every_file_is_in_the_data_set_byte_by_byte(imagenet: Path, monkeypatch:
     monkeypatch.setattr("mlbench.tasks.resnet50.folders.CHUNK", 2)
     monkeypatch.setattr(data, "SHARD", 4)
     reports: list[tuple[Any, ...]] = []
-    folder = data.prepare_dataset(IMAGENET, imagenet, progress=lambda *told: reports.append(told))
-    found = data.open_dataset(folder)
-    assert found.classes == list(CLASSES)
-    for split, images in (("train", found.train), ("val", found.val)):
+    folder = data.prepare_dataset(IMAGENET, imagenet, progress=lambda *report: reports.append(report))
+    dataset = data.open_dataset(folder)
+    assert dataset.classes == list(CLASSES)
+    for split, images in (("train", dataset.train), ("val", dataset.val)):
         files = sorted((imagenet / "downloads/imagenet" / split).rglob("*.JPEG"))
         assert len(images) == len(files)
         for row, path in enumerate(files):
@@ -85,13 +85,13 @@ def test_every_file_is_in_the_data_set_byte_by_byte(imagenet: Path, monkeypatch:
     train = imagenet / "downloads/imagenet/train"
     total = sum(path.stat().st_size for path in train.rglob("*.JPEG"))
     assert reports[4] == ("read train", total, total, "bytes")
-    told = {entry["file"]: entry for entry in manifest["inputs"]}["train"]
-    assert (told["files"], told["bytes"]) == (9, total)
+    entry = {entry["file"]: entry for entry in manifest["inputs"]}["train"]
+    assert (entry["files"], entry["bytes"]) == (9, total)
     everything = hashlib.sha256()
     for path in sorted(train.rglob("*.JPEG")):
         name = str(path.relative_to(train)).encode()
         everything.update(struct.pack("<q", len(name)) + name + hashlib.sha256(path.read_bytes()).digest())
-    assert told["sha256"] == everything.hexdigest()
+    assert entry["sha256"] == everything.hexdigest()
 
 
 def test_preparing_again_does_nothing(imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,33 +211,33 @@ def test_a_users_own_folders_are_a_data_set_each(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def decoder(imagenet: Path) -> decode.Decoder:
-    found = data.open_dataset(data.prepare_dataset(IMAGENET, imagenet))
-    return decode.Decoder(found, crop=28, resize=32, min_crop_area=0.08)
+def decoder(imagenet: Path) -> decode.ImageDecoder:
+    dataset = data.open_dataset(data.prepare_dataset(IMAGENET, imagenet))
+    return decode.ImageDecoder(dataset, crop=28, resize=32, min_crop_area=0.08)
 
 
-def decoded(decoder: decode.Decoder, task: decode.DecodeTask) -> np.ndarray:
+def decoded(decoder: decode.ImageDecoder, task: decode.DecodeTask) -> np.ndarray:
     pixels = np.empty((len(task.rows), decoder.crop, decoder.crop, 3), np.uint8)
     decoder.decode(task, pixels)
     return pixels
 
 
-def opened(decoder: decode.Decoder, split: str, row: int) -> Image.Image:
+def opened(decoder: decode.ImageDecoder, split: str, row: int) -> Image.Image:
     return Image.open(BytesIO(decoder.splits[split].encoded(row))).convert("RGB")
 
 
-def test_validation_pixels_are_torchvisions(decoder: decode.Decoder) -> None:
+def test_validation_pixels_are_torchvisions(decoder: decode.ImageDecoder) -> None:
     transforms = torchvision_ops.load().transforms
     reference = transforms.Compose([transforms.Resize(32), transforms.CenterCrop(28)])
-    found = decoded(decoder, decode.DecodeTask("val", list(range(6))))
+    images = decoded(decoder, decode.DecodeTask("val", list(range(6))))
     for row in range(6):
-        assert np.array_equal(found[row], reference(opened(decoder, "val", row))), row
+        assert np.array_equal(images[row], reference(opened(decoder, "val", row))), row
 
 
-def test_training_pixels_are_torchvisions_for_the_same_crop(decoder: decode.Decoder) -> None:
+def test_training_pixels_are_torchvisions_for_the_same_crop(decoder: decode.ImageDecoder) -> None:
     functional = torchvision_ops.load().transforms.functional
     rows = np.arange(9)
-    found = decoded(decoder, decode.DecodeTask("train", rows.tolist(), key=77))
+    images = decoded(decoder, decode.DecodeTask("train", rows.tolist(), key=77))
     train = decoder.splits["train"]
     numbers = crops.uniform(77, rows, crops.DRAWS)
     boxes, mirrored = crops.draw(numbers, train.heights, train.widths, min_crop_area=0.08)
@@ -246,14 +246,14 @@ def test_training_pixels_are_torchvisions_for_the_same_crop(decoder: decode.Deco
         image = opened(decoder, "train", row)
         expected = functional.resized_crop(image, top, left, bottom - top, right - left, [28, 28])
         expected = functional.hflip(expected) if mirrored[row] else expected
-        assert np.array_equal(found[row], expected), row
+        assert np.array_equal(images[row], expected), row
 
 
 def test_uniform_numbers_are_splitmix64() -> None:
     """The first outputs for the seed 1234567, as the generator's published test vector has them."""
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
-    found = crops.uniform(1234567, np.array([0, 1]), 2)
-    assert found.ravel().tolist() == [(number >> 11) / 2**53 for number in expected]
+    result = crops.uniform(1234567, np.array([0, 1]), 2)
+    assert result.ravel().tolist() == [(number >> 11) / 2**53 for number in expected]
 
 
 @settings(deadline=None)
@@ -297,15 +297,15 @@ def test_crops_cover_areas_ratios_and_places_evenly() -> None:
     assert np.quantile(np.log(wide / tall)[area < 0.5], [0, 0.5, 1]) == pytest.approx(
         np.log([3 / 4, 1, 4 / 3]), abs=0.03
     )
-    place = boxes[:, 0] / np.maximum(1, 500 - wide)
-    assert np.quantile(place[wide < 400], [0.1, 0.5, 0.9]) == pytest.approx([0.1, 0.5, 0.9], abs=0.02)
+    position = boxes[:, 0] / np.maximum(1, 500 - wide)
+    assert np.quantile(position[wide < 400], [0.1, 0.5, 0.9]) == pytest.approx([0.1, 0.5, 0.9], abs=0.02)
 
 
 def copied(pixels: decode.Pixels) -> tuple[np.ndarray, list[int]]:
     return pixels.images.numpy().copy(), pixels.labels.tolist()
 
 
-def epoch(decoder: decode.Decoder, processes: int) -> list[Any]:
+def epoch(decoder: decode.ImageDecoder, processes: int) -> list[Any]:
     """Return images and labels of two epochs and a validation, as a loader gives them."""
     worker = Worker(seed=4)
     loader = decode.Loader(decoder, processes=processes, largest=4)
@@ -320,7 +320,7 @@ def epoch(decoder: decode.Decoder, processes: int) -> list[Any]:
     return given
 
 
-def test_batches_are_the_same_whatever_the_number_of_processes(decoder: decode.Decoder) -> None:
+def test_batches_are_the_same_whatever_the_number_of_processes(decoder: decode.ImageDecoder) -> None:
     inline = epoch(decoder, 0)
     assert [len(labels) for _, labels in inline] == [2, 2, 2, 2, 4, 2] * 2
     assert not np.array_equal(inline[0][0], inline[6][0]), "another epoch, other images"
@@ -329,7 +329,7 @@ def test_batches_are_the_same_whatever_the_number_of_processes(decoder: decode.D
             assert np.array_equal(images, expected) and labels == answers
 
 
-def test_the_same_image_is_cropped_anew_in_every_epoch(decoder: decode.Decoder) -> None:
+def test_the_same_image_is_cropped_anew_in_every_epoch(decoder: decode.ImageDecoder) -> None:
     worker = Worker(seed=4)
     first, second = (
         decode.training_tasks(9, batch=9, micro=9, epoch=number, worker=worker)[0] for number in (0, 1)
@@ -339,7 +339,7 @@ def test_the_same_image_is_cropped_anew_in_every_epoch(decoder: decode.Decoder) 
     assert (pixels[0] != pixels[1]).any()
 
 
-def test_two_workers_see_what_one_sees(decoder: decode.Decoder) -> None:
+def test_two_workers_see_what_one_sees(decoder: decode.ImageDecoder) -> None:
     def task(rank: int, workers: int) -> decode.DecodeTask:
         worker = Worker(seed=4, rank=rank, world_size=workers)
         return decode.training_tasks(9, batch=8 // workers, micro=8 // workers, epoch=3, worker=worker)[0]
@@ -349,7 +349,7 @@ def test_two_workers_see_what_one_sees(decoder: decode.Decoder) -> None:
 
 
 @pytest.mark.slow
-def test_a_loader_process_that_is_killed_is_an_error(decoder: decode.Decoder) -> None:
+def test_a_loader_process_that_is_killed_is_an_error(decoder: decode.ImageDecoder) -> None:
     loader = decode.Loader(decoder, processes=1, largest=2)
     assert loader._loader is not None and loader._loader._iterator is not None
     (process,) = loader._loader._iterator._workers  # type: ignore[attr-defined]
@@ -360,7 +360,7 @@ def test_a_loader_process_that_is_killed_is_an_error(decoder: decode.Decoder) ->
     loader.close()
 
 
-def test_closing_the_loader_ends_its_processes(decoder: decode.Decoder) -> None:
+def test_closing_the_loader_ends_its_processes(decoder: decode.ImageDecoder) -> None:
     loader = decode.Loader(decoder, processes=2, largest=2)
     assert loader._loader is not None and loader._loader._iterator is not None
     processes = list(loader._loader._iterator._workers)  # type: ignore[attr-defined]
@@ -389,23 +389,23 @@ def test_generated_images_are_jpeg_files_and_the_same_every_time() -> None:
 def test_a_linear_classifier_on_pixels_learns_next_to_nothing_of_the_shapes(data_root: Path) -> None:
     """The best of many ridge regressions onto the classes; chance is 10 %, the mini goal 80 % and more."""
     config = SimpleNamespace(dataset="shapes", train_folder=None, val_folder=None)
-    found = data.open_dataset(data.prepare_dataset(config, data_root))
-    assert (len(found.train), len(found.val), found.classes) == (2000, 500, shapes.CLASSES)
+    dataset = data.open_dataset(data.prepare_dataset(config, data_root))
+    assert (len(dataset.train), len(dataset.val), dataset.classes) == (2000, 500, shapes.CLASSES)
 
-    def pixels(images: data.Images) -> np.ndarray:
+    def pixels(images: data.EncodedImages) -> np.ndarray:
         rows = range(len(images))
         small = [
             np.asarray(Image.open(BytesIO(images.encoded(row))).resize((12, 12)), np.float64) for row in rows
         ]
         return np.stack(small).reshape(len(images), -1) / 255 - 0.5
 
-    train, test = pixels(found.train), pixels(found.val)
-    targets = np.eye(10)[found.train.labels]
+    train, test = pixels(dataset.train), pixels(dataset.val)
+    targets = np.eye(10)[dataset.train.labels]
     spread, directions = np.linalg.eigh(train.T @ train)
     best = 0.0
     for ridge in (0.1, 1.0, 10.0, 100.0, 1000.0):
         solution = directions @ ((directions.T @ (train.T @ targets)) / (spread + ridge)[:, None])
-        best = max(best, ((test @ solution).argmax(axis=1) == found.val.labels).mean())
+        best = max(best, ((test @ solution).argmax(axis=1) == dataset.val.labels).mean())
     assert best < 0.3
 
 

@@ -23,8 +23,8 @@ def test_it_is_torchvisions_resnet50_with_the_same_weights() -> None:
     images = torch.randn(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         for mode in (True, False):  # training mode moves the running statistics that the other mode uses
-            found, expected = ours.train(mode)(images), reference.train(mode)(images)
-            assert torch.allclose(found, expected, atol=1e-5), mode
+            output, expected = ours.train(mode)(images), reference.train(mode)(images)
+            assert torch.allclose(output, expected, atol=1e-5), mode
     for name, value in reference.state_dict().items():
         assert torch.allclose(ours.state_dict()[name].double(), value.double(), atol=1e-6), name
 
@@ -80,9 +80,9 @@ def test_one_image_needs_the_flops_that_its_layers_say() -> None:
             side, channels = out, 4 * inner
     multiply_adds += 2048 * 1000
     assert multiply_adds == pytest.approx(4.09e9, rel=2e-3)
-    found = training_flops(resnet(**FULL), [torch.empty(2, 3, 224, 224)], lambda logits: logits.sum())
+    flops = training_flops(resnet(**FULL), [torch.empty(2, 3, 224, 224)], lambda logits: logits.sum())
     # Three products of every layer, but no gradient with respect to the pixels.
-    assert found == 2 * (3 * multiply_adds - stem)
+    assert flops == 2 * (3 * multiply_adds - stem)
 
 
 def test_the_rate_rises_for_five_epochs_and_falls_as_a_cosine_to_nothing() -> None:

@@ -38,8 +38,8 @@ def safetensors(weights: np.ndarray) -> bytes:
     return struct.pack("<Q", len(header)) + header + weights.tobytes()
 
 
-def score(*words: str) -> int:
-    return results.main(["score", "task=logreg", *words])
+def score(*arguments: str) -> int:
+    return results.main(["score", "task=logreg", *arguments])
 
 
 @pytest.mark.parametrize("form", ["safetensors", "torch", "checkpoint of DDP"])
@@ -54,12 +54,12 @@ def test_a_model_of_another_framework_has_its_accuracy(
         torch.save({"weight": torch.from_numpy(weights)}, path)
     else:
         torch.save({"epoch": 3, "state_dict": {"module.weight": torch.from_numpy(weights)}}, path)
-    words = (f"weights={path}", f"data_root={data_root}", "--json")
-    assert score(*words, "goal=60") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["metrics"]["accuracy"] == pytest.approx(accuracy, abs=0.05)  # a row at rounding's mercy
-    assert (found["task"], found["scale"], found["reached"]) == ("logreg", "mini", True)
-    assert score(*words, f"goal={accuracy + 1}") == 1  # the answer is no
+    arguments = (f"weights={path}", f"data_root={data_root}", "--json")
+    assert score(*arguments, "goal=60") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["metrics"]["accuracy"] == pytest.approx(accuracy, abs=0.05)  # a row at rounding's mercy
+    assert (result["task"], result["scale"], result["reached"]) == ("logreg", "mini", True)
+    assert score(*arguments, f"goal={accuracy + 1}") == 1  # the answer is no
     assert json.loads(capsys.readouterr().out)["reached"] is False
 
 
@@ -70,8 +70,8 @@ def test_a_log_becomes_time_to_accuracy(tmp_path: Path, capsys: Any) -> None:
         "".join(json.dumps({"time": at, "accuracy": value, "lr": 1}) + "\n" for at, value in times)
     )
     assert score(f"log={path}", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["seconds"], found["reached"], found["metrics"]) == (2.5, True, {"accuracy": 90.5})
+    result = json.loads(capsys.readouterr().out)
+    assert (result["seconds"], result["reached"], result["metrics"]) == (2.5, True, {"accuracy": 90.5})
     assert score(f"log={path}") == 0
     assert capsys.readouterr().out.splitlines() == [
         "logreg mini: best accuracy 90.50 %",
@@ -148,13 +148,15 @@ def test_weights_of_another_model_are_refused(
 
 def test_what_cannot_be_scored_is_a_sentence(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "text").write_text("no weights")
-    for words, sentence in (
+    for arguments, sentence in (
         ((), "score takes weights=FILE or log=FILE"),
         ((f"weights={tmp_path / 'absent'}",), "cannot use"),
         ((f"weights={tmp_path / 'text'}",), "is no file of weights"),
         (("task=allreduce", f"weights={tmp_path / 'text'}"), "task=allreduce trains no model"),
         (("scale=official", f"weights={tmp_path / 'text'}"), "is no file of weights"),
     ):
-        given = list(words) if words and words[0].startswith("task=") else ["task=logreg", *words]
+        given = (
+            list(arguments) if arguments and arguments[0].startswith("task=") else ["task=logreg", *arguments]
+        )
         assert results.main(["score", *given]) == 2
         assert sentence in capsys.readouterr().err

@@ -40,8 +40,8 @@ def test_flops_are_those_of_the_closed_form(source, target):
 
 @pytest.mark.slow
 def test_the_recipe_counts_target_tokens_and_has_the_originals_rates(data_root):
-    words = ["division=open", "task.lr=1.976e-3", "task.warmup_steps=1000"]
-    config: Any = compose(["task=transformer", *words]).task
+    overrides = ["division=open", "task.lr=1.976e-3", "task.warmup_steps=1000"]
+    config: Any = compose(["task=transformer", *overrides]).task
     setup = registry.build(config, Worker(data_root=data_root))
     batch = next(iter(setup.steps(setup.load(), 0)))[0]
     rates, group = [], setup.optimizer.param_groups[0]

@@ -30,8 +30,8 @@ def sentences(longest=7, *, seed=2):
 
 def test_the_official_model_has_the_originals_parameters():
     with torch.device("meta"):
-        found = Transformer(33_712, d_model=1024, ffn=4096, heads=16, layers=6, dropout=0.1)
-    assert sum(weight.numel() for weight in found.parameters()) == 210_808_832
+        network = Transformer(33_712, d_model=1024, ffn=4096, heads=16, layers=6, dropout=0.1)
+    assert sum(weight.numel() for weight in network.parameters()) == 210_808_832
 
 
 def torchs_attention(ours):
@@ -49,8 +49,8 @@ def test_attention_to_itself_is_torchs(causal):
     expected, _ = torchs_attention(ours)(
         x, x, x, attn_mask=hidden, key_padding_mask=None if causal else ~PRESENT, need_weights=False
     )
-    found, _ = ours(x) if causal else ours(x, keep_mask=PRESENT[:, None, None])
-    torch.testing.assert_close(found, expected)
+    output, _ = ours(x) if causal else ours(x, keep_mask=PRESENT[:, None, None])
+    torch.testing.assert_close(output, expected)
 
 
 def test_attention_to_the_source_is_torchs():
@@ -84,8 +84,8 @@ def test_an_encoder_layer_is_torchs(training):
     theirs = nn.TransformerEncoderLayer(16, 4, 24, 0.0, norm_first=True, batch_first=True).train(training)
     copy_layer(ours, theirs)
     x = torch.randn(3, 7, 16)
-    found, expected = ours(x, PRESENT[:, None, None]), theirs(x, src_key_padding_mask=~PRESENT)
-    torch.testing.assert_close(found[PRESENT], expected[PRESENT])
+    output, expected = ours(x, PRESENT[:, None, None]), theirs(x, src_key_padding_mask=~PRESENT)
+    torch.testing.assert_close(output[PRESENT], expected[PRESENT])
 
 
 def test_a_decoder_layer_is_torchs():
@@ -100,18 +100,18 @@ def test_a_decoder_layer_is_torchs():
         tgt_is_causal=True,
         memory_key_padding_mask=~PRESENT,
     )
-    found, _ = ours(x, ours.cross_attn.keys(memory), keep_mask=PRESENT[:, None, None])
-    torch.testing.assert_close(found, expected)
+    output, _ = ours(x, ours.cross_attn.keys(memory), keep_mask=PRESENT[:, None, None])
+    torch.testing.assert_close(output, expected)
 
 
 def test_places_are_sines_and_cosines_of_geometric_wavelengths():
-    found = sinusoids(50, 8)
-    for place in (0, 1, 49):
+    table = sinusoids(50, 8)
+    for position in (0, 1, 49):
         for channel in range(4):
-            angle = place / 10_000 ** (channel / 3)
-            assert found[place, channel].item() == pytest.approx(math.sin(angle), abs=1e-5)
-            assert found[place, 4 + channel].item() == pytest.approx(math.cos(angle), abs=1e-5)
-    torch.testing.assert_close(sinusoids(3, 8, first=20), found[20:23])
+            angle = position / 10_000 ** (channel / 3)
+            assert table[position, channel].item() == pytest.approx(math.sin(angle), abs=1e-5)
+            assert table[position, 4 + channel].item() == pytest.approx(math.cos(angle), abs=1e-5)
+    torch.testing.assert_close(sinusoids(3, 8, first=20), table[20:23])
 
 
 def test_one_embedding_reads_both_languages_and_writes_the_target():
@@ -125,15 +125,15 @@ def test_one_embedding_reads_both_languages_and_writes_the_target():
 
 def test_padding_changes_nothing():
     ours, source, target = model(), sentences(), sentences(4, seed=3)
-    found = ours(source, LENGTHS, target)
+    output = ours(source, LENGTHS, target)
     other = source.clone()
     other[~PRESENT] = 1
-    torch.testing.assert_close(ours(other, LENGTHS, target), found)
+    torch.testing.assert_close(ours(other, LENGTHS, target), output)
     longer = torch.cat([source, sentences(5, seed=4)], 1)
-    torch.testing.assert_close(ours(longer, LENGTHS, target), found)
+    torch.testing.assert_close(ours(longer, LENGTHS, target), output)
     for row, length in enumerate(LENGTHS.tolist()):
-        one = slice(row, row + 1)
-        torch.testing.assert_close(ours(source[one, :length], LENGTHS[one], target[one]), found[one])
+        rows = slice(row, row + 1)
+        torch.testing.assert_close(ours(source[rows, :length], LENGTHS[rows], target[rows]), output[rows])
 
 
 def test_a_word_does_not_see_the_words_behind_it():
@@ -151,11 +151,11 @@ def test_steps_of_the_search_are_the_training_pass():
     with torch.no_grad():
         memory = ours.encode(source, LENGTHS)
         state = ours.init_state(memory, 2)
-        for place in range(6):
-            words = torch.stack([target[:, place] for target in targets], 1)
+        for position in range(6):
+            words = torch.stack([target[:, position] for target in targets], 1)
             logits, state, _ = ours.step(words, state, memory)
             for beam, target in enumerate(targets):
-                whole = ours(source, LENGTHS, target[:, : place + 1])
+                whole = ours(source, LENGTHS, target[:, : position + 1])
                 torch.testing.assert_close(logits[:, beam], whole[:, -1])
 
 

@@ -63,7 +63,7 @@ def rows(batch: MicroBatch) -> list[int]:
     return (batch.source[:, 0] - 10).tolist()
 
 
-def kept() -> set[int]:
+def eligible_rows() -> set[int]:
     lengths = np.stack([np.diff(PAIRS.source_offsets), np.diff(PAIRS.target_offsets)])
     return set(np.flatnonzero(lengths.max(0) <= 75).tolist())
 
@@ -74,15 +74,16 @@ def test_every_sentence_comes_once_an_epoch_but_for_a_rest(budget: BatchBudget) 
     seen, rests = Counter(), []
     for epoch in range(6):
         counts = Counter(row for update in plan(epoch) for batch in update for row in rows(batch))
-        assert set(counts.values()) == {1} and set(counts) <= kept()
-        rests.append(kept() - set(counts))
+        assert set(counts.values()) == {1} and set(counts) <= eligible_rows()
+        rests.append(eligible_rows() - set(counts))
         seen += counts
     update = (
         budget.global_batch if budget.kind == "sentences" else int(plan.sentences.max()) * budget.chunks + 8
     )
     assert max(map(len, rests)) < update
     # The rest is another one each epoch.
-    assert len(kept() - set(seen)) == 0 if budget.kind == "sentences" else len(kept() - set(seen)) < 8
+    absent = len(eligible_rows() - set(seen))
+    assert absent == 0 if budget.kind == "sentences" else absent < 8
     assert [len(plan)] * 6 == [len(list(plan(epoch))) for epoch in range(6)]
 
 
@@ -107,12 +108,12 @@ def test_ranks_share_the_updates_of_one_worker(budget: BatchBudget, workers: int
 
 @pytest.mark.parametrize(("kind", "update", "chunks"), [("sentences", 96, 0), ("tokens", 4096, 2)])
 def test_an_update_does_not_depend_on_the_micro_batch(kind: Any, update: int, chunks: int) -> None:
-    found = []
+    results = []
     for micro_batch in (update, update // 4, update // 16):
         steps = updates(BatchBudget(kind, update, micro_batch, chunks), 0, 1)
-        found.append([{row for batch in step for row in rows(batch)} for step in steps])
+        results.append([{row for batch in step for row in rows(batch)} for step in steps])
         assert all(cost(batch, kind) <= micro_batch for step in steps for batch in step)
-    assert found[0] == found[1] == found[2] and len(steps[0]) >= 16
+    assert results[0] == results[1] == results[2] and len(steps[0]) >= 16
 
 
 def cost(batch: MicroBatch, kind: str) -> int:
@@ -143,8 +144,8 @@ def test_epochs_are_shuffled_and_seeds_differ() -> None:
 
 def test_updates_of_sentences_have_neighbours_in_length_and_those_of_tokens_all_lengths() -> None:
     def spread(budget: BatchBudget) -> float:
-        found = [[batch.source.shape[1] for batch in update] for update in updates(budget, 0, 1)]
-        return float(np.mean([max(widths) - min(widths) for widths in found]))
+        lengths = [[batch.source.shape[1] for batch in update] for update in updates(budget, 0, 1)]
+        return float(np.mean([max(widths) - min(widths) for widths in lengths]))
 
     assert spread(BatchBudget("sentences", 96, 24)) < 6 < 15 < spread(BatchBudget("tokens", 4096, 1024))
 
@@ -230,15 +231,15 @@ def test_every_test_sentence_is_translated_once_the_longest_first(workers: int) 
     pairs, seen = like_wmt(100), []
     for rank in range(workers):
         worker = Worker(rank=rank, world_size=workers)
-        found = list(batches.test_batches(pairs, sentences=16, max_length=150, worker=worker))
-        lengths = [length for batch in found for length in batch.source_lengths.tolist()]
+        test_batches = list(batches.test_batches(pairs, sentences=16, max_length=150, worker=worker))
+        lengths = [length for batch in test_batches for length in batch.source_lengths.tolist()]
         assert lengths == sorted(lengths, reverse=True)
-        for batch in found:
+        for batch in test_batches:
             assert len(batch) == len(batch.rows) <= 16
             assert (batch.source[:, 0] - 10).tolist() == batch.rows
             assert ((batch.source != PAD).sum(1) == batch.source_lengths).all()
             assert (batch.source == EOS).sum(1).tolist() == [1] * len(batch)
-        seen += [row for batch in found for row in batch.rows]
+        seen += [row for batch in test_batches for row in batch.rows]
     assert sorted(seen) == list(range(100))
 
 
@@ -272,8 +273,8 @@ class Bag(nn.Module):
 def trained(worker: Worker, root: Path) -> list[tuple[list[float], int, int]]:
     """Train an epoch under each kind of budget; the loss is a sum over the update's target tokens."""
     mini_worker(worker, root, seed=3)
-    found = data.open_dataset(data.prepare_dataset(cipher(), root)).train
-    some = data.Pairs(found.sources, found.source_offsets[:601], found.targets, found.target_offsets[:601])
+    pairs = data.open_dataset(data.prepare_dataset(cipher(), root)).train
+    some = data.Pairs(pairs.sources, pairs.source_offsets[:601], pairs.targets, pairs.target_offsets[:601])
     return [
         trained_with(worker, some, budget)
         for budget in (BatchBudget("sentences", 120, 30), BatchBudget("tokens", 2_400, 600))
@@ -327,10 +328,10 @@ def test_batches_are_made_on_the_gpu() -> None:
     worker = Worker(device=torch.device("cuda"), seed=5)
     for budget in SMALL:
         plan = BucketedSteps(PAIRS, budget, max_length=75, worker=worker)
-        found = [batch for update in plan(0) for batch in update]
-        assert all(batch.source.is_cuda and batch.target.is_cuda for batch in found)
-        assert all(not batch.source_lengths.is_cuda for batch in found)
-        counts = Counter(row for batch in found for row in rows(batch))
-        assert set(counts.values()) == {1} and set(counts) <= kept()
+        micro_batches = [batch for update in plan(0) for batch in update]
+        assert all(batch.source.is_cuda and batch.target.is_cuda for batch in micro_batches)
+        assert all(not batch.source_lengths.is_cuda for batch in micro_batches)
+        counts = Counter(row for batch in micro_batches for row in rows(batch))
+        assert set(counts.values()) == {1} and set(counts) <= eligible_rows()
     (batch, *_) = batches.test_batches(PAIRS, sentences=16, max_length=150, worker=worker)
     assert batch.source.is_cuda

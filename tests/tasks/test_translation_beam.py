@@ -31,10 +31,10 @@ class Chain:
         return (memory[0][:, None].expand(-1, beams) % 997,)
 
     def step(self, words, state, memory):
-        place = (state[0] * 31 + words * 7 + 1) % 997
-        weights = self.attention[place, : memory[1].shape[1]] * memory[1][:, None]
+        index = (state[0] * 31 + words * 7 + 1) % 997
+        weights = self.attention[index, : memory[1].shape[1]] * memory[1][:, None]
         weights = weights / weights.sum(2, keepdim=True)
-        return self.logits[place], (place,), weights if self.attends else None
+        return self.logits[index], (index,), weights if self.attends else None
 
 
 class Fixed:
@@ -76,7 +76,7 @@ def scored(model, row, *, how):
         likely = logits[0, 0].log_softmax(0).tolist()
         seen = seen + weights[0, 0]
         norm = ((NORM_CONSTANT + len(words) + 1) / (NORM_CONSTANT + 1)) ** how.length_penalty
-        covered = sum(math.log(min(1.0, seen[place])) for place in range(LENGTHS[row]))
+        covered = sum(math.log(min(1.0, seen[position])) for position in range(LENGTHS[row]))
         yield (total + likely[END]) / norm + how.coverage_penalty * covered, words
         if len(words) < LIMITS[row]:
             others = (word for word in range(len(likely)) if word not in (PAD, BEGIN, END))
@@ -93,11 +93,11 @@ def ended(words, width):
 def test_with_room_for_every_hypothesis_it_is_exhaustive_search(seed, length_norm, coverage):
     model = Chain(7, seed=seed, attends=True)  # four words: 1 + 4 + 16 + 64 translations
     how = search(85, length_norm=length_norm, coverage=coverage)
-    found = translate(model, SOURCE, LENGTHS, limits=LIMITS, search=how)
+    result = translate(model, SOURCE, LENGTHS, limits=LIMITS, search=how)
     for row in range(5):
         every = list(scored(model, row, how=how))
         assert len(every) == [1, 5, 21, 85][LIMITS[row]]
-        assert found[row].tolist() == ended(max(every)[1], 4)
+        assert result[row].tolist() == ended(max(every)[1], 4)
 
 
 def test_coverage_and_length_norm_decide_some_of_these():
@@ -117,7 +117,7 @@ def test_coverage_and_length_norm_decide_some_of_these():
 def test_one_beam_is_greedy():
     model = Chain(30, seed=4)
     limits = torch.tensor([12, 3, 20, 1, 8])
-    found = translate(model, SOURCE, LENGTHS, limits=limits, search=search(1))
+    result = translate(model, SOURCE, LENGTHS, limits=limits, search=search(1))
     for row in range(5):
         memory = model.encode(SOURCE[row : row + 1], LENGTHS[row : row + 1])
         state, words = model.init_state(memory, 1), []
@@ -128,7 +128,7 @@ def test_one_beam_is_greedy():
             if last.item() == END:
                 break
             words.append(last.item())
-        assert found[row].tolist() == ended(words, 21)
+        assert result[row].tolist() == ended(words, 21)
 
 
 def narrow(model, row, beams, limit, *, how):
@@ -158,25 +158,25 @@ def narrow(model, row, beams, limit, *, how):
 def test_a_narrow_search_stops_when_as_many_hypotheses_are_complete(beams):
     model, how = Chain(12, seed=6), search(beams)
     limits = torch.tensor([9, 9, 5, 2, 7])
-    found = translate(model, SOURCE, LENGTHS, limits=limits, search=how)
+    result = translate(model, SOURCE, LENGTHS, limits=limits, search=how)
     for row in range(5):
         expected = narrow(model, row, beams, int(limits[row]), how=how)
-        assert found[row].tolist() == ended(expected[:-1], 10)
+        assert result[row].tolist() == ended(expected[:-1], 10)
 
 
 def test_a_model_that_never_ends_is_ended_at_each_sentences_limit():
     model = Chain(9, seed=2)
     model.logits[:, END] = -30.0
-    found = translate(model, SOURCE, LENGTHS, limits=LIMITS, search=search(3))
-    assert ((found == END).long().argmax(1) == LIMITS).all()
-    assert ((found != PAD).sum(1) == LIMITS + 1).all()
+    result = translate(model, SOURCE, LENGTHS, limits=LIMITS, search=search(3))
+    assert ((result == END).long().argmax(1) == LIMITS).all()
+    assert ((result != PAD).sum(1) == LIMITS + 1).all()
 
 
 def test_a_model_that_ends_at_once_says_nothing():
     model = Chain(9, seed=2)
     model.logits[:, END] = 30.0
-    found = translate(model, SOURCE, LENGTHS, limits=LIMITS, search=search(3))
-    assert found[:, 0].tolist() == [END] * 5
+    result = translate(model, SOURCE, LENGTHS, limits=LIMITS, search=search(3))
+    assert result[:, 0].tolist() == [END] * 5
 
 
 def network(name):
@@ -201,9 +201,9 @@ def test_a_translation_does_not_depend_on_its_batch(name):
     together = translate(model, source, lengths, limits=limits, search=how)
     assert len({tuple(row) for row in together.tolist()}) > 3
     for row in range(8):
-        one, width = slice(row, row + 1), int(limits[row]) + 1
+        rows, width = slice(row, row + 1), int(limits[row]) + 1
         alone = translate(
-            model, source[one, : int(lengths[row])], lengths[one], limits=limits[one], search=how
+            model, source[rows, : int(lengths[row])], lengths[rows], limits=limits[rows], search=how
         )
         assert alone[0].tolist() == together[row, :width].tolist()
         assert not together[row, width:].any()
@@ -215,7 +215,7 @@ def test_the_search_follows_the_training_pass(name):
     """The best of all short translations, scored by the pass that training uses."""
     model, how = network(name), search(1 + 18 + 18**2)
     source, lengths = torch.tensor([[5, 9, 4]]), torch.tensor([3])
-    found = translate(model, source, lengths, limits=torch.tensor([2]), search=how)
+    result = translate(model, source, lengths, limits=torch.tensor([2]), search=how)
     words = [word for word in range(19) if word != END]
     every, scores = [], []
     for length in range(3):
@@ -226,7 +226,7 @@ def test_the_search_follows_the_training_pass(name):
         norm = ((NORM_CONSTANT + length + 1) / (NORM_CONSTANT + 1)) ** how.length_penalty
         every, scores = every + some, scores + (total / norm).tolist()
     best = every[max(range(len(every)), key=scores.__getitem__)]
-    assert found[0].tolist() == ended(best, 3)
+    assert result[0].tolist() == ended(best, 3)
 
 
 @pytest.mark.parametrize(
@@ -238,8 +238,8 @@ def test_a_sentence_is_done_with_as_many_complete_hypotheses_as_beams(beams, end
     """One word more would win by its length penalty, and is no longer looked at."""
     how = search(beams, length_norm=8.0)
     model, limit = Fixed(*ends, *[0.5] * 9), torch.tensor([9])
-    (found,) = translate(model, SOURCE[:1], LENGTHS[:1], limits=limit, search=how)
-    assert found.tolist()[: words + 1] == [END + 1] * words + [END]
+    (result,) = translate(model, SOURCE[:1], LENGTHS[:1], limits=limit, search=how)
+    assert result.tolist()[: words + 1] == [END + 1] * words + [END]
     chances = [math.log(ends[n]) + sum(math.log(1 - end) for end in ends[:n]) for n in range(len(ends))]
     norms = [((NORM_CONSTANT + n + 1) / (NORM_CONSTANT + 1)) ** 8.0 for n in range(len(ends))]
     scores = [chance / norm for chance, norm in zip(chances, norms, strict=True)]

@@ -16,15 +16,15 @@ def translations(sentences: int) -> tuple[list[str], list[str]]:
     """References with words lost, doubled, exchanged and in capitals."""
     random = Random(sentences)
     references = [german for _, german in cipher.corpus(sentences, seed=11)]
-    found = []
+    hypotheses = []
     for reference in references:
         words = reference.split()
         for _ in range(random.randrange(1, 4)):
-            place = random.randrange(len(words))
-            words[place : place + 1] = random.choice(([], [words[place]] * 2, [words[place - 1].upper()]))
+            index = random.randrange(len(words))
+            words[index : index + 1] = random.choice(([], [words[index]] * 2, [words[index - 1].upper()]))
             words = words or ["nichts"]
-        found.append(" ".join(words))
-    return found, references
+        hypotheses.append(" ".join(words))
+    return hypotheses, references
 
 
 SENTENCES = (100, 2)  # neither divides by 3; with 2 the third worker has none
@@ -33,15 +33,15 @@ SENTENCES = (100, 2)  # neither divides by 3; with 2 the third worker has none
 def shared(worker: Worker) -> list[bleu.Bleu]:
     own = slice(worker.rank, None, worker.world_size)
     sides = [translations(count) for count in SENTENCES]
-    return [bleu.corpus_bleu(found[own], references[own], worker) for found, references in sides]
+    return [bleu.corpus_bleu(hypotheses[own], references[own], worker) for hypotheses, references in sides]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_bleu_is_that_of_the_whole_corpus_whatever_the_number_of_workers(workers: int) -> None:
     ranks = run_ranks(shared, workers) if workers > 1 else [shared(Worker())]
     for number, count in enumerate(SENTENCES):
-        found, references = translations(count)
-        whole = sacrebleu.corpus_bleu(found, [references], lowercase=True, tokenize="intl")
+        hypotheses, references = translations(count)
+        whole = sacrebleu.corpus_bleu(hypotheses, [references], lowercase=True, tokenize="intl")
         assert 5 < whole.score < 95
         for rank in ranks:
             assert rank[number].score == whole.score
@@ -52,15 +52,15 @@ def test_no_sentence_at_all_scores_nothing() -> None:
     assert bleu.corpus_bleu([], [], Worker()).score == 0
 
 
-def original(found: list[str], references: list[str]) -> float:
+def original(hypotheses: list[str], references: list[str]) -> float:
     """The original Transformer task's score of one batch: split by mteval-v14, lower-cased, raw."""
     split = TokenizerV14International()
-    sides = [[split(line.lower()) for line in side] for side in (found, references)]
+    sides = [[split(line.lower()) for line in side] for side in (hypotheses, references)]
     return sacrebleu.raw_corpus_bleu(sides[0], [sides[1]]).score
 
 
 @pytest.mark.parametrize(
-    ("found", "references"),
+    ("hypotheses", "references"),
     [
         translations(60),
         (["Der Hund schläft."], ["Eine Katze schläft nie."]),  # no word pair in common
@@ -70,19 +70,19 @@ def original(found: list[str], references: list[str]) -> float:
     ],
 )
 def test_the_tokenised_score_is_the_originals_of_the_whole_corpus(
-    found: list[str], references: list[str]
+    hypotheses: list[str], references: list[str]
 ) -> None:
-    scored = bleu.corpus_bleu(found, references, Worker())
-    assert scored.tokenised == pytest.approx(original(found, references))
-    whole = sacrebleu.corpus_bleu(found, [references], lowercase=True, tokenize="intl")
+    scored = bleu.corpus_bleu(hypotheses, references, Worker())
+    assert scored.tokenised == pytest.approx(original(hypotheses, references))
+    whole = sacrebleu.corpus_bleu(hypotheses, [references], lowercase=True, tokenize="intl")
     assert scored.score == whole.score
 
 
 def test_without_a_common_sequence_of_four_words_the_score_is_smoothed_as_the_signature_says() -> None:
     """2 of 4 words and 1 of 3 pairs match; the others count 1/2 of 2 and 1/4 of 1 (Chen and Cherry 2014)."""
-    found, references = ["a b x y"], ["a b c d"]
+    hypotheses, references = ["a b x y"], ["a b c d"]
     expected = 100 * (2 / 4 * 1 / 3 * (1 / 2) / 2 * (1 / 4) / 1) ** 0.25
-    assert bleu.corpus_bleu(found, references, Worker()).score == pytest.approx(expected)
+    assert bleu.corpus_bleu(hypotheses, references, Worker()).score == pytest.approx(expected)
 
 
 def large_sum(worker: Worker) -> list[float]:

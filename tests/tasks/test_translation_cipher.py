@@ -31,26 +31,27 @@ Mapufa relu fefu pomo mesa vide. | Keschio xixice knozao xakicut zakukniom zuxi.
 
 def test_a_source_sentence_has_one_translation(pairs):
     assert len({source for source, _ in pairs}) == len(pairs)
-    known = dict(pairs)
+    translations = dict(pairs)
     others = [pair for seed in range(3) for pair in cipher.corpus(15_400, seed=seed)]
-    repeated = [(source, target) for source, target in others if source in known]
-    assert len(repeated) >= 10 and all(known[source] == target for source, target in repeated)
+    repeated = [(source, target) for source, target in others if source in translations]
+    assert len(repeated) >= 10 and all(translations[source] == target for source, target in repeated)
 
 
 def test_what_agrees_agrees():
     """The same noun as subject, object and place, in both numbers, and the three places of the verb."""
     words = cipher._lexicon("target")
-    one, many = cipher.Phrase(0, 1, 3, plural=False), cipher.Phrase(0, 1, 4, plural=True)
+    singular, many = cipher.Phrase(0, 1, 3, plural=False), cipher.Phrase(0, 1, 4, plural=True)
     article, adjective, verb = words["article"][0], words["adjective"][1], words["verb"][2]
     single, plural = words["noun"][3], words["noun"][4] + "n"  # noun 3 has the vowel a
-    place = words["preposition"][0], words["conjunction"][0], words["adverb"][0]
-    first = cipher.Clause(one, 2, many, None)
-    second = cipher.Clause(many, 2, one, (0, one))
+    particles = words["preposition"][0], words["conjunction"][0], words["adverb"][0]
+    first = cipher.Clause(singular, 2, many, None)
+    second = cipher.Clause(many, 2, singular, (0, singular))
     subject, thing = [article + "a", single, adjective + "a"], [article + "im", plural, adjective + "im"]
     expected = [*subject, verb + "t", *thing]
     assert cipher._target(words, None, first, None).lower() == " ".join(expected) + "."
-    expected = [place[2], verb + "t", *subject, *thing, place[1]]
-    expected += [article + "i", plural, adjective + "i", place[0], article + "ar", single, adjective + "ar"]
+    expected = [particles[2], verb + "t", *subject, *thing, particles[1]]
+    expected += [article + "i", plural, adjective + "i", particles[0]]
+    expected += [article + "ar", single, adjective + "ar"]
     expected += [article + "am", single, adjective + "am", verb + "nt"]
     assert cipher._target(words, 0, first, (0, second)).lower() == " ".join(expected) + "."
 
@@ -76,7 +77,7 @@ def test_the_light_goal_is_out_of_reach_without_learning(pairs):
     memory = []
     for line, _ in test:
         words = set(line.lower()[:-1].split())
-        memory.append(max(sets, key=lambda known: len(known[0] & words) / len(known[0] | words))[1])
+        memory.append(max(sets, key=lambda pair: len(pair[0] & words) / len(pair[0] | words))[1])
     assert bleu(memory, references) < goals.light / 2
     assert bleu(references, references) == pytest.approx(100)
 

@@ -26,18 +26,18 @@ def folder(data_root: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> data.Dataset:
+def found(folder: Path) -> data.CorpusSplits:
     return data.open_dataset(folder)
 
 
-def sentences(found: data.Dataset, values: np.ndarray, offsets: np.ndarray) -> list[str]:
+def sentences(dataset: data.CorpusSplits, values: np.ndarray, offsets: np.ndarray) -> list[str]:
     bounds = zip(offsets[:-1], offsets[1:], strict=True)
-    test = found.load_test()
+    test = dataset.load_test()
     return [test.detokenise(values[begin:end]) for begin, end in bounds]
 
 
 @pytest.mark.slow
-def test_the_cipher_comes_back_as_it_was_said(found: data.Dataset) -> None:
+def test_the_cipher_comes_back_as_it_was_said(found: data.CorpusSplits) -> None:
     said = cipher.corpus(15_400, seed=2016)
     test, train = said[:400], said[400:]
     assert found.references.to_pylist() == [german for _, german in test]
@@ -49,7 +49,7 @@ def test_the_cipher_comes_back_as_it_was_said(found: data.Dataset) -> None:
 
 
 @pytest.mark.slow
-def test_its_columns_are_sub_words_mapped_from_the_file(found: data.Dataset) -> None:
+def test_its_columns_are_sub_words_mapped_from_the_file(found: data.CorpusSplits) -> None:
     pairs = found.train
     assert len(pairs) == 15_000 and len(found.test) == 400
     assert pairs.sources.dtype == np.int32 and not pairs.sources.flags.writeable
@@ -60,7 +60,7 @@ def test_its_columns_are_sub_words_mapped_from_the_file(found: data.Dataset) -> 
     assert not np.isin(UNK, found.test.sources)
 
 
-def test_detokenising_ends_at_eos_and_says_no_special_token(found: data.Dataset) -> None:
+def test_detokenising_ends_at_eos_and_says_no_special_token(found: data.CorpusSplits) -> None:
     begin, end = found.test.target_offsets[:2]
     words = found.test.targets[begin:end].tolist()
     padded = [BOS, *words[:2], PAD, *words[2:], found.vocabulary - 1, found.vocabulary, EOS, *words, UNK]
@@ -119,10 +119,10 @@ def test_own_files_are_prepared_by_the_data_sets_rules(tmp_path: Path) -> None:
         english.write("too long\nempty\n")
         french.write(f"{'long ' * 81}\n\n")
     prepared = data.prepare_dataset(wanted, tmp_path)
-    found = data.open_dataset(prepared)
-    assert len(found.train) == 40 and found.language == "fr"
-    assert found.references.to_pylist() == [f"The nombre été я, {number}!" for number in (1000, 1001, 1002)]
-    french = sentences(found, found.train.targets, found.train.target_offsets)
+    dataset = data.open_dataset(prepared)
+    assert len(dataset.train) == 40 and dataset.language == "fr"
+    assert dataset.references.to_pylist() == [f"The nombre été я, {number}!" for number in (1000, 1001, 1002)]
+    french = sentences(dataset, dataset.train.targets, dataset.train.target_offsets)
     assert french[7] == moses.detokenise(["The", "nombre", "été", "я", ",", "7", "!"], "fr")
     manifest = arrow.read_manifest(prepared)
     assert manifest["name"] == "files" and manifest["pairs_read"] == 42
@@ -160,11 +160,11 @@ def test_no_test_sentence_is_dropped_however_odd(tmp_path: Path) -> None:
     wanted = own(tmp_path)
     (tmp_path / "test.en").write_text("\n語\n" + "long " * 200 + "\n")
     (tmp_path / "test.fr").write_text("vide\n語\nlong\n")
-    found = data.open_dataset(data.prepare_dataset(wanted, tmp_path))
-    assert found.references.to_pylist() == ["vide", "語", "long"]
-    lengths = np.diff(found.test.source_offsets)
+    dataset = data.open_dataset(data.prepare_dataset(wanted, tmp_path))
+    assert dataset.references.to_pylist() == ["vide", "語", "long"]
+    lengths = np.diff(dataset.test.source_offsets)
     assert lengths[0] == 0 and lengths[2] >= 200
-    assert found.test.sources[0] == UNK
+    assert dataset.test.sources[0] == UNK
 
 
 def test_each_state_of_own_files_and_each_rule_has_its_folder(tmp_path: Path) -> None:

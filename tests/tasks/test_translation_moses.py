@@ -54,9 +54,9 @@ def words(count: int) -> str:
     ],
 )
 def test_pairs_are_kept_by_the_rules(pair: tuple[str, str], kept16: bool, kept17: bool) -> None:
-    for rules, kept in ((WMT16, kept16), (WMT17, kept17)):
+    for rules, expected in ((WMT16, kept16), (WMT17, kept17)):
         cleaned = moses.clean([pair], rules)
-        assert cleaned.read == 1 and len(cleaned.sources) == len(cleaned.targets) == kept
+        assert cleaned.read == 1 and len(cleaned.sources) == len(cleaned.targets) == expected
 
 
 def test_many_chunks_on_many_processes_come_out_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,9 +32,9 @@ def test_loss_and_gradient_are_torchs(monkeypatch, chunk, epsilon):
     loss = smoothed_cross_entropy(logits, labels, smoothing=epsilon, padding=0)
     expected = reference(logits, labels, smoothing=epsilon, padding=0)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
-    found, wanted = (torch.autograd.grad(3 * part, logits)[0] for part in (loss, expected))
-    torch.testing.assert_close(found, wanted)
-    assert not found[-1, 1:].any()  # padding pulls nothing
+    result, wanted = (torch.autograd.grad(3 * part, logits)[0] for part in (loss, expected))
+    torch.testing.assert_close(result, wanted)
+    assert not result[-1, 1:].any()  # padding pulls nothing
 
 
 def test_the_gradient_is_that_of_the_loss():
@@ -60,10 +60,10 @@ def test_half_precision_logits_are_computed_in_float32(dtype):
     expected = reference(exact, labels, smoothing=0.1, padding=0)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
-    (found,) = torch.autograd.grad(loss, half)
+    (result,) = torch.autograd.grad(loss, half)
     (wanted,) = torch.autograd.grad(expected, exact)
-    assert found.dtype == dtype
-    torch.testing.assert_close(found, wanted.to(dtype))
+    assert result.dtype == dtype
+    torch.testing.assert_close(result, wanted.to(dtype))
 
 
 def test_large_logits_do_not_overflow():

@@ -32,12 +32,12 @@ def spelt(word: str) -> list[str]:
 
 
 def merged(symbols: list[str], pair: tuple[str, str]) -> list[str]:
-    found, place = [], 0
-    while place < len(symbols):
-        width = 2 if tuple(symbols[place : place + 2]) == pair else 1
-        found.append("".join(symbols[place : place + width]))
-        place += width
-    return found
+    result, index = [], 0
+    while index < len(symbols):
+        width = 2 if tuple(symbols[index : index + 2]) == pair else 1
+        result.append("".join(symbols[index : index + width]))
+        index += width
+    return result
 
 
 def test_each_merge_is_of_a_most_frequent_pair(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ SMALL = {
 }
 
 
-def small(name: str, *words: str) -> Any:
+def small(name: str, *overrides: str) -> Any:
     common = [
         "division=open",
         "goal=none",
@@ -43,7 +43,7 @@ def small(name: str, *words: str) -> Any:
         "task.warmup_steps=1",
         "task.max_target_length=30",
     ]
-    return compose([f"task={name}", *common, *SMALL[name], *words]).task
+    return compose([f"task={name}", *common, *SMALL[name], *overrides]).task
 
 
 def trained(worker: Worker, name: str, root: Path) -> tuple[list[float], dict[str, float], float]:
@@ -122,12 +122,12 @@ def test_the_loss_is_a_share_of_the_updates_mean(name, divisor):
     config, some = small(name), batch()
     logits = torch.randn(4, 6, 40)
     total = sum(
-        F.cross_entropy(logits[row, place], some.target[row, place + 1], label_smoothing=0.1).item()
+        F.cross_entropy(logits[row, position], some.target[row, position + 1], label_smoothing=0.1).item()
         for row in range(4)
-        for place in range(6 if row < 3 else 3)
+        for position in range(6 if row < 3 else 3)
     )
-    found = translating.update_loss(logits, some, config=config, workers=2)
-    assert found.item() == pytest.approx(2 * total / divisor, rel=1e-5)
+    loss = translating.update_loss(logits, some, config=config, workers=2)
+    assert loss.item() == pytest.approx(2 * total / divisor, rel=1e-5)
 
 
 @pytest.mark.parametrize(("name", "workers", "first"), [("gnmt", 4, 2.0**10), ("transformer", 4, 2.0**22)])
@@ -211,15 +211,15 @@ def test_a_translation_is_bounded_as_the_recipe_says(monkeypatch):
 def test_a_model_that_repeats_the_reference_has_a_perfect_score(monkeypatch, data_root):
     """A decoder fed with the answers: sub-words, marks, order of the test set and sharing out are right."""
     config = small("gnmt")
-    found = data.open_dataset(data.prepare_dataset(config, data_root)).load_test()
-    _, answers = columns(found.pairs, torch.device("cpu"))
+    test = data.open_dataset(data.prepare_dataset(config, data_root)).load_test()
+    _, answers = columns(test.pairs, torch.device("cpu"))
 
     def answer(model: Any, batch: batches.TestBatch, *, config: Any) -> torch.Tensor:
         return answers.gather(np.array(batch.rows), 100)
 
     monkeypatch.setattr(translating, "search", answer)
     model: Any = None  # nobody asks it
-    score = translating.quality(model, found, config=config, worker=Worker())
+    score = translating.quality(model, test, config=config, worker=Worker())
     assert score.score == score.tokenised == pytest.approx(100.0)
 
 
@@ -228,8 +228,14 @@ def test_a_model_that_repeats_the_reference_has_a_perfect_score(monkeypatch, dat
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
 def test_a_gpu_learns(name, precision, data_root):
     worker = mini_worker(Worker(device=torch.device("cuda")), data_root)
-    words = [f"task={name}", "division=open", f"task.precision={precision}", "task.epochs=3", "backend=nccl"]
-    config = compose(words).task
+    overrides = [
+        f"task={name}",
+        "division=open",
+        f"task.precision={precision}",
+        "task.epochs=3",
+        "backend=nccl",
+    ]
+    config = compose(overrides).task
     outcome = loop.train(registry.build(config, worker), worker)
     losses = [validation["train_loss"] for validation in outcome.validations]
     assert losses[-1] < 0.6 * losses[0]

@@ -106,12 +106,12 @@ def test_archives_become_batches(mirror: Mirror, tmp_path: Path) -> None:
     folder = data.prepare_dataset(
         wanting("wmt16_en_de"), tmp_path, progress=lambda step, *_: steps.append(step)
     )
-    found = data.open_dataset(folder)
-    assert found.references.to_pylist() == [pair[1] for pair in TESTED] and len(found.test) == 21
-    assert len(found.train) == 240  # empty, Cyrillic, too long and broken lines are dropped
+    dataset = data.open_dataset(folder)
+    assert dataset.references.to_pylist() == [pair[1] for pair in TESTED] and len(dataset.test) == 21
+    assert len(dataset.train) == 240  # empty, Cyrillic, too long and broken lines are dropped
     for number, (_, german) in enumerate(TRAIN):
-        begin, end = found.train.target_offsets[number : number + 2]
-        assert found.load_test().detokenise(found.train.targets[begin:end]) == german
+        begin, end = dataset.train.target_offsets[number : number + 2]
+        assert dataset.load_test().detokenise(dataset.train.targets[begin:end]) == german
     manifest = arrow.verify(folder)
     assert manifest["pairs_read"] == 244
     assert [each["file"] for each in manifest["inputs"]] == [
@@ -127,23 +127,23 @@ def test_archives_become_batches(mirror: Mirror, tmp_path: Path) -> None:
         "unpack", "tokenise and clean", "learn sub-words", "write train", "write test", "write vocabulary",
     ]  # fmt: skip
     budget = batches.BatchBudget("sentences", 64, 16)
-    updates = batches.BucketedSteps(found.train, budget, max_length=75, worker=Worker(seed=1))
+    updates = batches.BucketedSteps(dataset.train, budget, max_length=75, worker=Worker(seed=1))
     assert [[len(batch) for batch in update] for update in updates(0)] == [[16] * 4] * 3
 
 
 def test_the_transformers_data_keep_every_pair_with_two_sides(mirror: Mirror, tmp_path: Path) -> None:
-    found = data.open_dataset(data.prepare_dataset(wanting("wmt17_en_de"), tmp_path))
-    assert len(found.train) == 120 + 80 + 3 + 30
-    lengths = np.diff(found.train.target_offsets)
+    dataset = data.open_dataset(data.prepare_dataset(wanting("wmt17_en_de"), tmp_path))
+    assert len(dataset.train) == 120 + 80 + 3 + 30
+    lengths = np.diff(dataset.train.target_offsets)
     assert lengths.max() >= 81
     assert mirror.requests and not any("nc-v11" in name for name, _ in mirror.requests)
 
 
 def test_a_second_preparation_fetches_nothing(mirror: Mirror, tmp_path: Path) -> None:
     folder = data.prepare_dataset(wanting("wmt16_en_de"), tmp_path)
-    asked = len(mirror.requests)
+    requests = len(mirror.requests)
     assert data.prepare_dataset(wanting("wmt16_en_de"), tmp_path) == folder
-    assert len(mirror.requests) == asked == 4
+    assert len(mirror.requests) == requests == 4
 
 
 def changed(file: str, change: dict[str, str | bytes | None]) -> dict[str, bytes]:

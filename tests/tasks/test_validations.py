@@ -57,11 +57,11 @@ class Answers(nn.Module):
 def test_a_network_that_always_says_one_class_is_right_as_often_as_it_comes(
     name: str, data_root: Path
 ) -> None:
-    setup, found = built(name, data_root)
+    setup, data = built(name, data_root)
     folder = data_root / compose([f"task={name}"]).task.dataset
-    labels = cifar.open_dataset(folder).test.labels if name == "resnet20" else found[1]
+    labels = cifar.open_dataset(folder).test.labels if name == "resnet20" else data[1]
     labels = torch.as_tensor(labels).long()
-    metrics = setup.validate(Answers(), found)
+    metrics = setup.validate(Answers(), data)
     setup.close()
     share = [(labels == label).double().mean().item() for label in (0, 1)]
     normaliser = math.log(math.e + math.e**2 + 8)
@@ -90,7 +90,7 @@ def test_resnet20_mirrors_half_of_the_photographs_and_no_digit(
 ) -> None:
     open_dataset = cifar.open_dataset
 
-    def photographs(folder: Path) -> cifar.Dataset:
+    def photographs(folder: Path) -> cifar.ImageSplits:
         """Every image is white on its left half."""
         files = open_dataset(folder)
         images = torch.zeros_like(files.train.images)
@@ -98,9 +98,9 @@ def test_resnet20_mirrors_half_of_the_photographs_and_no_digit(
         return replace(files, train=files.train._replace(images=images), flip=flip)
 
     monkeypatch.setattr(cifar, "open_dataset", photographs)
-    setup, found = built("resnet20", data_root)
+    setup, data = built("resnet20", data_root)
     mirrored = []
-    for ((images, _),) in setup.steps(found, 0):
+    for ((images, _),) in setup.steps(data, 0):
         middle = images.shape[-1] // 2
         left, right = (part.mean(dim=(1, 2, 3)) for part in (images[..., :middle], images[..., middle:]))
         mirrored.append(left < right)
@@ -108,7 +108,7 @@ def test_resnet20_mirrors_half_of_the_photographs_and_no_digit(
     assert share == (pytest.approx(0.5, abs=0.05) if flip else 0.0)
 
 
-def identical(folder: Path) -> cifar.Dataset:
+def identical(folder: Path) -> cifar.ImageSplits:
     """Return the data set with one and the same image in every place: a white dot on black."""
     files = OPEN_CIFAR(folder)
     images = torch.zeros_like(files.train.images)
@@ -184,11 +184,11 @@ def test_awdlstm_validates_the_average_once_it_averages(data_root: Path) -> None
         assert averaging.average is not None
         for weight in averaging.average.values():
             weight.zero_()
-        words = next(len(p) for n, p in setup.model.named_parameters() if "words" in n or "embed" in n)
+        vocabulary = next(len(p) for n, p in setup.model.named_parameters() if "words" in n or "embed" in n)
         with setup.validation_weights():
             after = setup.validate(setup.model, text)["perplexity"]
-    assert after == pytest.approx(words, rel=1e-5)
-    assert before != pytest.approx(words, rel=1e-4)
+    assert after == pytest.approx(vocabulary, rel=1e-5)
+    assert before != pytest.approx(vocabulary, rel=1e-4)
 
 
 def test_columns_that_are_filled_up_count_only_their_words() -> None:
@@ -198,8 +198,8 @@ def test_columns_that_are_filled_up_count_only_their_words() -> None:
         return SimpleNamespace(logits=torch.zeros(*inputs.shape, 7), states=None)
 
     text = torch.arange(11) % 7
-    found = bptt.validation(text, Worker(), count=4, bptt=2)(uniform)
-    assert found == {"perplexity": pytest.approx(7.0), "loss": pytest.approx(math.log(7.0))}
+    metrics = bptt.validation(text, Worker(), count=4, bptt=2)(uniform)
+    assert metrics == {"perplexity": pytest.approx(7.0), "loss": pytest.approx(math.log(7.0))}
 
 
 def test_gradients_are_clipped_in_their_own_unit_also_under_a_loss_scale(
@@ -227,8 +227,8 @@ def test_gradients_are_clipped_in_their_own_unit_also_under_a_loss_scale(
         before = {name: value.clone() for name, value in setup.model.state_dict().items()}
         plain = gradient(factor, scaled=False)
         cut = plain * min(1.0, 5.0 / plain.norm().item())
-        found = gradient(factor, scaled=True)
+        result = gradient(factor, scaled=True)
         scaler.update()
-        torch.testing.assert_close(found, cut, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(result, cut, rtol=1e-3, atol=1e-6)
         setup.model.load_state_dict(before)
     assert plain.norm() > 5.0

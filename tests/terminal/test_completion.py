@@ -43,8 +43,8 @@ def test_bash_completes_names_and_values(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish on this machine")
 def test_fish_completes_names_and_values(tmp_path: Path) -> None:
     ask = "mlbench --completion fish | source; for line in $argv; complete -C $line; end"
-    words = ["sweep", "task=resnet20", "workers=", "show"]
-    assert shell(tmp_path, "fish", "--no-config", "-c", ask, *LINES) == words
+    expected = ["sweep", "task=resnet20", "workers=", "show"]
+    assert shell(tmp_path, "fish", "--no-config", "-c", ask, *LINES) == expected
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ COMMANDS = [module for module in ALL if module is not predict or find_spec("mlbe
 VERBS = [(module, verb) for module in COMMANDS for verb in module.COMMAND.verbs]
 
 
-def shown(capsys, module, *words):
-    assert module.main([*words, "--help"]) == 0
+def shown(capsys, module, *arguments):
+    assert module.main([*arguments, "--help"]) == 0
     return capsys.readouterr().out
 
 
@@ -58,7 +58,7 @@ def test_every_command_has_a_version(module, capsys):
 
 
 @pytest.mark.parametrize(
-    "module", [one for one in COMMANDS if not one.COMMAND.empty], ids=lambda m: m.COMMAND.name
+    "module", [module for module in COMMANDS if not module.COMMAND.empty], ids=lambda m: m.COMMAND.name
 )
 def test_nothing_written_prints_the_help_and_is_a_mistake(module, capsys):
     assert module.main([]) == 2
@@ -73,10 +73,11 @@ def examples(module):
 
 @pytest.mark.parametrize("module", COMMANDS, ids=lambda module: module.COMMAND.name)
 def test_every_example_is_a_command_line_that_is_understood(module):
-    for verb, words in examples(module):
-        assert words[:3] == ["python", "-m", f"mlbench.{module.COMMAND.name}"]
-        words = words[: words.index("--")] if module is measure else words  # then the user's own command
-        read = args.parse(module.COMMAND, words[3:])
+    for verb, command in examples(module):
+        assert command[:3] == ["python", "-m", f"mlbench.{module.COMMAND.name}"]
+        # Behind `--` is the user's own command.
+        command = command[: command.index("--")] if module is measure else command
+        read = args.parse(module.COMMAND, command[3:])
         assert read.verb == verb
         if module in (run, data) and not getattr(read.options, "new", False):
             args.check_overrides(read.arguments)

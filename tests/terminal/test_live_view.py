@@ -29,9 +29,9 @@ def console(*, terminal, encoding="utf-8", width=80):
     ), file
 
 
-def started(clock, *words, **how):
+def started(clock, *overrides, **how):
     where, file = console(**how)
-    return RunView(experiment(*words), 7, command_started=BEGUN, console=where, now=clock), file
+    return RunView(experiment(*overrides), 7, command_started=BEGUN, console=where, now=clock), file
 
 
 def written(file):
@@ -139,10 +139,12 @@ def test_heartbeats_and_events_draw_nothing_so_the_screen_costs_a_frame_per_redr
 
 
 @pytest.mark.parametrize(
-    ("words", "encoding"), [(("verbose=true",), "utf-8"), ((), "ascii")], ids=["verbose", "ascii terminal"]
+    ("overrides", "encoding"),
+    [(("verbose=true",), "utf-8"), ((), "ascii")],
+    ids=["verbose", "ascii terminal"],
 )
-def test_lines_replace_the_screen_where_it_would_be_torn_apart(words, encoding):
-    view, file = started(Clock(), *words, terminal=True, encoding=encoding)
+def test_lines_replace_the_screen_where_it_would_be_torn_apart(overrides, encoding):
+    view, file = started(Clock(), *overrides, terminal=True, encoding=encoding)
     with view:
         view.say("starting")
     assert written(file).startswith("[    0 s] resnet20")
@@ -236,13 +238,13 @@ def test_a_sentence_is_in_whole_words_on_a_terminal_and_in_one_line_elsewhere(
 
 
 def test_a_sweep_shows_no_speedup_where_the_report_takes_none():
-    one = PointProgress("workers=1", 1, [record(time_to_accuracy=20.0)])
-    two = PointProgress("workers=2", 1, [record(time_to_accuracy=10.0)])
+    first = PointProgress("workers=1", 1, [record(time_to_accuracy=20.0)])
+    second = PointProgress("workers=2", 1, [record(time_to_accuracy=10.0)])
     crowd = PointProgress("workers=4", 1, [record(time_to_accuracy=10.0, oversubscribed=True)])
     doubtful = PointProgress("workers=8", 1, [record(time_to_accuracy=10.0, caveats=["another node"])])
     noise = {"caveats": ["other processes"], "disturbances": ["other processes"]}
     noisy = PointProgress("workers=3", 1, [record(time_to_accuracy=10.0, **noise)])
-    all_points = [one, two, noisy, crowd, doubtful]
+    all_points = [first, second, noisy, crowd, doubtful]
     assert [point.speedup(all_points) for point in all_points] == ["1.00", "2.00", "2.00", "", ""]
 
 

@@ -68,13 +68,13 @@ def test_the_command_repeats_the_run_with_its_seed(command, status, repeated):
 
 
 def test_the_full_card_is_found_by_the_shortest_unique_end_of_the_name(tmp_path):
-    one = record()
-    folder = tmp_path / "runs" / one.run_id
+    run = record()
+    folder = tmp_path / "runs" / run.run_id
     folder.mkdir(parents=True)
-    save(one, folder)
+    save(run, folder)
     root = f"output_root={tmp_path}/runs"
-    assert next_steps.full(one, folder) == f"python -m mlbench.results show {root} 7 --full"
-    twin = one.run_id.replace("w2", "w4")
+    assert next_steps.full(run, folder) == f"python -m mlbench.results show {root} 7 --full"
+    twin = run.run_id.replace("w2", "w4")
     (folder.parent / twin).mkdir()
-    save(one.model_copy(update={"run_id": twin}), folder.parent / twin)
-    assert next_steps.full(one, folder).endswith(f"{one.run_id} --full")
+    save(run.model_copy(update={"run_id": twin}), folder.parent / twin)
+    assert next_steps.full(run, folder).endswith(f"{run.run_id} --full")

@@ -11,15 +11,15 @@ from mlbench.terminal import full_card, result_card
 HARDWARE = "hardware=gcp_n1_t4"
 
 
-def said(found):
+def said(record):
     """Return the full card with its broken lines joined."""
-    return " ".join(" ".join(line.plain for line in full_card.full(found)).split())
+    return " ".join(" ".join(line.plain for line in full_card.full(record)).split())
 
 
 def priced(*, wall_s=7200.0, reached_s: float | None = 3600.0):
-    found = cost.cost(experiment(HARDWARE).hardware, 2, wall_s=wall_s, time_to_accuracy_s=reached_s)
-    assert found is not None
-    return vars(found)
+    bill = cost.cost(experiment(HARDWARE).hardware, 2, wall_s=wall_s, time_to_accuracy_s=reached_s)
+    assert bill is not None
+    return vars(bill)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_a_run_without_a_goal_says_so():
 
 @pytest.mark.parametrize("name", ["digits", "fashion_mnist"])
 def test_the_short_card_names_the_data(name):
-    found = record(f"task.dataset={name}")
-    lines = result_card.short(found, folder=Path("runs"), width=79, tracking_uri="", ascii_only=True)
+    run = record(f"task.dataset={name}")
+    lines = result_card.short(run, folder=Path("runs"), width=79, tracking_uri="", ascii_only=True)
     assert any(line.plain.startswith(f"run               resnet20 mini on {name}, 2 w") for line in lines)
     assert len(lines) <= result_card.MOST_LINES
 
@@ -84,8 +84,8 @@ def test_what_a_task_noted_beside_its_goal_is_on_the_card():
 
 @pytest.mark.parametrize("status", [s for s in STATUSES if s not in ("goal_reached", "completed")])
 def test_a_run_that_did_not_end_well_says_what_to_do_second(status):
-    found = record(status=status, error="it broke", time_to_accuracy=None)
-    assert full_card.rows(found)[0][0] == "next"
+    run = record(status=status, error="it broke", time_to_accuracy=None)
+    assert full_card.rows(run)[0][0] == "next"
 
 
 @pytest.mark.parametrize(
@@ -94,19 +94,17 @@ def test_a_run_that_did_not_end_well_says_what_to_do_second(status):
     + [(nothing_measured, status) for status in STATUSES if status != "goal_reached"],
 )
 def test_every_ending_has_a_card_whatever_was_measured(build, status):
-    found = build(
-        status=status, error="rank 0: it broke", **({"goal": None} if status == "completed" else {})
-    )
-    assert said(found).startswith(status.replace("_", " ").upper())
-    assert "None" not in said(found)
+    run = build(status=status, error="rank 0: it broke", **({"goal": None} if status == "completed" else {}))
+    assert said(run).startswith(status.replace("_", " ").upper())
+    assert "None" not in said(run)
 
 
 @pytest.mark.parametrize("width", [60, 79, 100])
 def test_the_full_card_is_ascii_within_its_width(width):
-    found = record(HARDWARE, cost=priced(), caveats=["a sentence " * 20])
-    lines = [line.plain for line in full_card.full(found, width)]
+    run = record(HARDWARE, cost=priced(), caveats=["a sentence " * 20])
+    lines = [line.plain for line in full_card.full(run, width)]
     assert "".join(lines).isascii() and max(map(len, lines)) <= width
-    assert " ".join(" ".join(lines).split()) == said(found)
+    assert " ".join(" ".join(lines).split()) == said(run)
 
 
 @pytest.mark.parametrize("width", range(20, 60))
@@ -141,19 +139,19 @@ def test_costs_come_with_both_prices_their_date_and_source():
 
 def test_a_run_on_a_cluster_has_two_bills():
     hardware = experiment(HARDWARE).hardware
-    found = cost.cost(
+    bill = cost.cost(
         hardware, 2, wall_s=3000.0, time_to_accuracy_s=1800.0, clustered=True, provisioning_s=600.0
     )
-    assert found is not None and found.whole is not None
-    text = said(record(HARDWARE, cost=vars(found)))
-    assert f"{found.wall_usd:.3f} USD on demand for the whole command" in text
-    assert f"whole cluster {found.whole.usd:.2f} USD on demand, " in text
+    assert bill is not None and bill.whole is not None
+    text = said(record(HARDWARE, cost=vars(bill)))
+    assert f"{bill.wall_usd:.3f} USD on demand for the whole command" in text
+    assert f"whole cluster {bill.whole.usd:.2f} USD on demand, " in text
     assert "billed for 1 h 00 min, 10 min 00 s of provisioning among them" in text
     assert "head 0.190 USD" in text and "control plane 0.100 USD" in text
     lines = result_card.short(
-        record(HARDWARE, cost=vars(found)), folder=Path("runs/x"), width=200, tracking_uri="", ascii_only=True
+        record(HARDWARE, cost=vars(bill)), folder=Path("runs/x"), width=200, tracking_uri="", ascii_only=True
     )
-    assert any(f"{found.whole.usd:.2f} USD for the whole cluster" in line.plain for line in lines)
+    assert any(f"{bill.whole.usd:.2f} USD for the whole cluster" in line.plain for line in lines)
 
 
 def test_a_run_that_missed_its_goal_has_no_cost_to_the_goal():
@@ -198,8 +196,8 @@ def test_deviations_caveats_noise_and_failures_are_all_listed():
 
 
 def test_one_failure_that_ended_the_run_is_said_once():
-    found = nothing_measured(status="failed", error="rank 1: gone", restarts=[{"failures": {1: "gone"}}])
-    assert said(found).count("gone") == 1
+    run = nothing_measured(status="failed", error="rank 1: gone", restarts=[{"failures": {1: "gone"}}])
+    assert said(run).count("gone") == 1
 
 
 def test_the_best_value_within_the_budget_is_shown_where_it_is_known():

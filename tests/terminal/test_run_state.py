@@ -9,8 +9,8 @@ def clock():
     return Clock()
 
 
-def made(clock, *words):
-    return RunState(experiment(*words), seed=7, command_started=BEGUN, now=clock)
+def made(clock, *overrides):
+    return RunState(experiment(*overrides), seed=7, command_started=BEGUN, now=clock)
 
 
 def test_rates_are_those_of_the_last_seconds_over_all_workers(clock):
@@ -38,10 +38,10 @@ def test_validations_that_arrive_in_a_burst_have_the_rate_of_their_own_clock(clo
     state = made(clock)
     times = {"outside": {"validation": 0.05}, "samples": 640}
     for epoch in (1, 2, 3, 4):
-        told = validation(epoch, 50, update=20 * epoch, elapsed=0.25 * epoch)
-        told["metadata"] |= {"phase_times": [times, times], "unit": "rows"}
+        event = validation(epoch, 50, update=20 * epoch, elapsed=0.25 * epoch)
+        event["metadata"] |= {"phase_times": [times, times], "unit": "rows"}
         clock.wait(0.001)
-        state.event(told)
+        state.event(event)
         assert state.steps_per_s == pytest.approx(100)
         assert state.rates()[1:] == ["100 steps/s", "6,400 rows/s on 2 workers"]
 
@@ -170,14 +170,14 @@ def test_validating_is_said_at_the_end_of_an_epoch(clock):
 
 
 @pytest.mark.parametrize(
-    ("words", "estimate"),
+    ("overrides", "estimate"),
     [
         ((), "at most about 1 min 54 s to the last epoch"),
         (("goal=none",), "about 1 min 54 s to the last epoch"),
     ],
 )
-def test_an_estimate_says_what_it_leaves_out(clock, words, estimate):
-    state = made(clock, *words)
+def test_an_estimate_says_what_it_leaves_out(clock, overrides, estimate):
+    state = made(clock, *overrides)
     state.heartbeat(heartbeat(0.5, 10))
     clock.wait(2)
     state.heartbeat(heartbeat(1.0, 20))

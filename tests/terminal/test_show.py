@@ -23,9 +23,9 @@ DEVIATION = {"field": "task.rate", "given": 0.1, "reference": 0.02, "rule": "R1"
 )
 
 
-def card(one, width=80, ascii_only=True):
-    where = {"folder": Path("/r") / one.run_id, "tracking_uri": "sqlite:////r/mlflow.db"}
-    return [line.plain for line in result_card.short(one, width=width, ascii_only=ascii_only, **where)]
+def card(record, width=80, ascii_only=True):
+    where = {"folder": Path("/r") / record.run_id, "tracking_uri": "sqlite:////r/mlflow.db"}
+    return [line.plain for line in result_card.short(record, width=width, ascii_only=ascii_only, **where)]
 
 
 @pytest.mark.parametrize("build", [record, nothing_measured])
@@ -33,7 +33,7 @@ def card(one, width=80, ascii_only=True):
 def test_every_ending_is_told_in_twelve_lines_of_80_columns(build, status):
     if build is nothing_measured and status == "goal_reached":
         return
-    one = build(
+    run = build(
         status=status,
         error="rank 0: it broke: " + 30 * "a long reason ",
         **({"goal": None} if status == "completed" else {}),
@@ -42,7 +42,7 @@ def test_every_ending_is_told_in_twelve_lines_of_80_columns(build, status):
         deviations=[DEVIATION],
         oversubscribed=True,
     )
-    lines = card(one)
+    lines = card(run)
     assert len(lines) <= 12, lines
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith(status.replace("_", " ").upper())

@@ -37,8 +37,8 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-def exported(run: Run, place: Path) -> dict[str, str]:
-    with zipfile.ZipFile(export(run.folder, place / "run.zip")) as opened:
+def exported(run: Run, folder: Path) -> dict[str, str]:
+    with zipfile.ZipFile(export(run.folder, folder / "run.zip")) as opened:
         return {name: opened.read(name).decode() for name in opened.namelist()}
 
 
@@ -88,9 +88,9 @@ def test_the_global_batch_of_resnet50_grows_to_its_limit(workers: int, batch: in
     """It said 64 times 256 at 64 workers, which have 128 images each."""
     run = Run(tmp_path / "runs", "task=resnet50", "scale=official", f"workers={workers}", seed=9)
     run.end("failed")
-    (told,) = [line for line in mllog(exported(run, tmp_path)) if line["key"] == "global_batch_size"]
+    (line,) = [line for line in mllog(exported(run, tmp_path)) if line["key"] == "global_batch_size"]
     config: Any = run.experiment.task
-    assert told["value"] == batch == batches(config, workers)[0] * workers
+    assert line["value"] == batch == batches(config, workers)[0] * workers
 
 
 def test_a_missed_goal_has_no_result_and_is_no_success(tmp_path: Path) -> None:
@@ -127,16 +127,16 @@ def test_a_sealed_run_whose_addresses_are_taken_out_contradicts_nothing(tmp_path
     run.validate(95.0)
     run.end("goal_reached", error=f"could not reach {uri}")
     log = events.read(run.log)
-    for place, event in enumerate(log):
+    for index, event in enumerate(log):
         if event["key"] == "run_result":
-            event["metadata"] = events.checksum(log[:place], event["value"])
+            event["metadata"] = events.checksum(log[:index], event["value"])
     run.log.write_text("".join(json.dumps(event) + "\n" for event in log))
     build_record(log).save(run.folder)
     path = export(run.folder, tmp_path / "run.zip")
-    ((_, found, imported),) = archive.load([path])
-    assert isinstance(found, Record) and found.contradictions == [] and SECRET not in json.dumps(imported)
+    ((_, record, imported),) = archive.load([path])
+    assert isinstance(record, Record) and record.contradictions == [] and SECRET not in json.dumps(imported)
     imported[1]["value"]["elapsed"] /= 2
-    assert any("checksum differs" in one for one in build_record(imported).contradictions)
+    assert any("checksum differs" in contradiction for contradiction in build_record(imported).contradictions)
 
 
 def test_equal_runs_make_equal_zips_and_nothing_is_overwritten(run: Run, tmp_path: Path) -> None:
@@ -149,10 +149,10 @@ def test_equal_runs_make_equal_zips_and_nothing_is_overwritten(run: Run, tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zip", "b.zip", "runs"]
 
 
-def unmarked(found: Record) -> Record:
+def unmarked(record: Record) -> Record:
     """Return a record without the mark that it was imported, which it must have."""
-    assert found.imported and not found.eligible and found.official_reasons[-1].startswith("imported")
-    return found.model_copy(update={"imported": False, "official_reasons": found.official_reasons[:-1]})
+    assert record.imported and not record.eligible and record.official_reasons[-1].startswith("imported")
+    return record.model_copy(update={"imported": False, "official_reasons": record.official_reasons[:-1]})
 
 
 @pytest.mark.slow
@@ -163,18 +163,18 @@ def test_an_import_that_was_killed_is_finished_by_the_next(
     """It left a folder without a record, before its log was whole or after."""
     path = export(run.folder, tmp_path / "run.zip")
     elsewhere = with_store(tmp_path / "elsewhere", empty_store)
-    words = ["import", str(path), f"output_root={elsewhere}"]
+    arguments = ["import", str(path), f"output_root={elsewhere}"]
 
     def kill(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(*((Record, "save") if step == "save" else (Path, "replace")), kill)
-        assert results.main(words) == 130
+        assert results.main(arguments) == 130
     assert not (elsewhere / run.folder.name / "record.json").exists()
-    assert results.main(words) == 0
-    found = reader.load(elsewhere / run.folder.name / "record.json")
-    assert unmarked(found) == reader.load(run.folder / "record.json")
+    assert results.main(arguments) == 0
+    record = reader.load(elsewhere / run.folder.name / "record.json")
+    assert unmarked(record) == reader.load(run.folder / "record.json")
 
 
 def test_an_export_can_be_imported_elsewhere_once(
@@ -208,7 +208,7 @@ def test_an_imported_run_is_shown_but_never_reused(run: Run, tmp_path: Path, emp
     assert cache.find_cached(wanted, data=None) is None
     with_store(run.folder.parent, empty_store)
     own = run.experiment.model_copy(update={"output_root": run.folder.parent, "seed": 7})
-    assert [one.outcome for one in sync.sync_runs(run.folder.parent, None)] == ["uploaded"]
+    assert [result.outcome for result in sync.sync_runs(run.folder.parent, None)] == ["uploaded"]
     assert cache.find_cached(own, data=None) is not None
 
 
@@ -241,14 +241,14 @@ def relogged(files: dict[str, str], number: int, **changes: Any) -> dict[str, st
 def test_a_changed_export_is_refused(run: Run, tmp_path: Path, capsys: Any) -> None:
     files = exported(run, tmp_path)
     headless = files["events.jsonl"].split("\n", 1)[1]
-    asked = run.experiment.plain()
-    task = {name: value for name, value in asked["task"].items() if name != "lr"}
-    untimed = asked | {"backend": asked["backend"] | {"timeout_s": None}}
-    unknown = {"experiment": asked | {"task": asked["task"] | {"name": "common.arrow"}}}
+    experiment = run.experiment.plain()
+    task = {name: value for name, value in experiment["task"].items() if name != "lr"}
+    untimed = experiment | {"backend": experiment["backend"] | {"timeout_s": None}}
+    unknown = {"experiment": experiment | {"task": experiment["task"] | {"name": "common.arrow"}}}
     cases = [
         ("is no name of a run", rewritten(files, run_id="../../home")),
         ("changed: run_id of", rewritten(files, run_id="another-7")),
-        ("changed: experiment of", rewritten(files, experiment=asked | {"workers": 3})),
+        ("changed: experiment of", rewritten(files, experiment=experiment | {"workers": 3})),
         ("changed: time_to_accuracy of", rewritten(files, time_to_accuracy=0.001)),
         ("changed: nodes of", rewritten(files, nodes=[{"hostname": "n", "usable_cpus": 64}])),
         ("changed: eligible of", rewritten(files, eligible=True)),
@@ -257,8 +257,8 @@ def test_a_changed_export_is_refused(run: Run, tmp_path: Path, capsys: Any) -> N
         ("changed \\(status\\)", rewritten(files, status="excellent")),
         ("changed \\(experiment.task\\)", rewritten(files, experiment={})),
         ("not known here \\(common.arrow\\)", relogged(rewritten(files, **unknown), 0, **unknown)),
-        ("changed \\(experiment.hardware\\)", rewritten(files, experiment=asked | {"hardware": 7})),
-        ("changed \\(experiment.task.lr\\)", rewritten(files, experiment=asked | {"task": task})),
+        ("changed \\(experiment.hardware\\)", rewritten(files, experiment=experiment | {"hardware": 7})),
+        ("changed \\(experiment.task.lr\\)", rewritten(files, experiment=experiment | {"task": task})),
         ("changed \\(experiment.backend.timeout_s\\)", rewritten(files, experiment=untimed)),
         ("was changed", relogged(files, 1, metrics=None)),
         ("is damaged", relogged(files, 0, begun="yesterday")),
@@ -267,12 +267,12 @@ def test_a_changed_export_is_refused(run: Run, tmp_path: Path, capsys: Any) -> N
         ("is not the whole log", files | {"events.jsonl": headless}),
         ("a line that is no event", files | {"events.jsonl": "7\n"}),
     ]
-    for number, (told, content) in enumerate(cases):
+    for number, (reason, content) in enumerate(cases):
         path = zips.write(tmp_path / f"{number}.zip", content)
-        ((_, found, _),) = archive.load([path])
-        assert isinstance(found, UserError), (number, told)
-        with pytest.raises(UserError, match=told):
-            raise found
+        ((_, error, _),) = archive.load([path])
+        assert isinstance(error, UserError), (number, reason)
+        with pytest.raises(UserError, match=reason):
+            raise error
     elsewhere = tmp_path / "elsewhere"
     assert results.main(["import", str(tmp_path / "10.zip"), f"output_root={elsewhere}"]) == 2
     assert "10.zip is not imported: record.json is of a task" in capsys.readouterr().err

@@ -51,9 +51,9 @@ def patched(signature: bytes, offset: int, value: bytes) -> bytes:
 
 
 def read(path: Path) -> UserError:
-    ((_, found, _),) = archive.load([path])
-    assert isinstance(found, UserError), found
-    return found
+    ((_, error, _),) = archive.load([path])
+    assert isinstance(error, UserError), error
+    return error
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_trace_s_name_leads_out_of_no_folder(
     elsewhere = zips.with_store(tmp_path / "elsewhere", empty_store)
     assert results.main(["import", str(path), f"output_root={elsewhere}"]) == 2
     assert "was changed (profile.files.0)" in str(read(path))
-    assert [one.name for one in elsewhere.iterdir()] == ["mlflow.db"]
+    assert [path.name for path in elsewhere.iterdir()] == ["mlflow.db"]
 
 
 def test_an_archive_costs_no_more_than_its_limits(
@@ -184,7 +184,7 @@ def test_an_archive_costs_no_more_than_its_limits(
         f"{archive.MAX_EVENTS:,} events",
         f"{archive.MAX_VALUES:,} values",
     )
-    assert [one for one in stated if one not in page] == []
+    assert [limit for limit in stated if limit not in page] == []
     monkeypatch.setattr(archive, "MAX_EVENTS", 100)
     monkeypatch.setattr(archive, "MAX_VALUES", 10_000)
     many = zips.write(tmp_path / "many.zip", finished | {"events.jsonl": 101 * "{}\n"})
@@ -200,8 +200,8 @@ def test_an_archive_costs_no_more_than_its_limits(
 def test_a_number_that_is_infinite_is_refused(finished: dict[str, str], tmp_path: Path) -> None:
     log = finished["events.jsonl"].replace('"elapsed": 4.0', '"elapsed": 1e999')
     assert log != finished["events.jsonl"]
-    told = str(read(zips.write(tmp_path / "run.zip", finished | {"events.jsonl": log})))
-    assert "1e999 is no number" in told
+    message = str(read(zips.write(tmp_path / "run.zip", finished | {"events.jsonl": log})))
+    assert "1e999 is no number" in message
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_what_is_no_run_of_mlbench_is_no_command(
 
 
 @pytest.mark.parametrize(
-    ("words", "kept"),
+    ("arguments", "expected"),
     [
         ("goal=80 workers=2", "goal=80 workers=2"),
         ("task=logreg 'study=$(evil)' output_root=/etc tracking_uri=http://evil", "task=logreg study=null"),
@@ -225,10 +225,10 @@ def test_what_is_no_run_of_mlbench_is_no_command(
     ],
 )
 def test_a_command_says_what_the_configuration_says(
-    words: str, kept: str, finished: dict[str, str], tmp_path: Path
+    arguments: str, expected: str, finished: dict[str, str], tmp_path: Path
 ) -> None:
-    command = f"python -m mlbench.run {words}"
+    command = f"python -m mlbench.run {arguments}"
     texts = forged_log(finished, lambda log: log[0]["value"].update(command=command))
-    ((_, found, log),) = archive.load([zips.write(tmp_path / "run.zip", texts)])
-    assert isinstance(found, Record), found
-    assert found.command == log[0]["value"]["command"] == f"python -m mlbench.run {kept}"
+    ((_, record, log),) = archive.load([zips.write(tmp_path / "run.zip", texts)])
+    assert isinstance(record, Record), record
+    assert record.command == log[0]["value"]["command"] == f"python -m mlbench.run {expected}"

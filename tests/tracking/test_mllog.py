@@ -13,16 +13,16 @@ OURS = Path(__file__).parent / "mlperf_ruleset.yaml"
 GOALS = {"gnmt": 24.1, "transformer": 25.2, "resnet50": 76.0}
 
 
-def log_of(place: Path, *words: str, values: tuple[float, ...]) -> Path:
+def log_of(folder: Path, *overrides: str, values: tuple[float, ...]) -> Path:
     """Return the exported log of a run whose validations had these values."""
-    run = Run(place / "runs", *words)
+    run = Run(folder / "runs", *overrides)
     for value in values:
         run.validate(value)
     target = run.experiment.target
     reached = target is not None and target.reached(values[-1])
     run.end("goal_reached" if reached else "goal_not_reached")
-    path = place / "mllog.txt"
-    path.write_text(exported(run, place)["mllog.txt"])
+    path = folder / "mllog.txt"
+    path.write_text(exported(run, folder)["mllog.txt"])
     return path
 
 
@@ -45,9 +45,9 @@ def values(path: Path) -> dict[str, Any]:
 def test_official_logs_pass_mlperf_s_rules(task: str, tmp_path: Path) -> None:
     path = log_of(tmp_path, f"task={task}", "scale=official", values=(15.0, GOALS[task]))
     assert complaints(path) == []
-    found = values(path)
-    assert found["eval_accuracy"]["value"] == GOALS[task] / 100
-    division = found["submission_division"]
+    entries = values(path)
+    assert entries["eval_accuracy"]["value"] == GOALS[task] / 100
+    division = entries["submission_division"]
     if task == "resnet50":
         assert division["value"] == "open" and "cosine" in division["metadata"]["reasons"][0]
         closed = path.read_text().replace('"value": "open"', '"value": "closed"')
@@ -64,7 +64,7 @@ def test_mlperf_s_rules_refuse_a_log_below_its_goal(task: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("words", "course"),
+    ("overrides", "course"),
     [
         (("task=resnet20", "scale=official"), (60.0, 81.0)),
         (("task=resnet20",), (60.0, 96.0)),
@@ -76,9 +76,9 @@ def test_mlperf_s_rules_refuse_a_log_below_its_goal(task: str, tmp_path: Path) -
     ],
 )
 def test_the_other_logs_pass_our_rules(
-    words: tuple[str, ...], course: tuple[float, ...], tmp_path: Path
+    overrides: tuple[str, ...], course: tuple[float, ...], tmp_path: Path
 ) -> None:
-    path = log_of(tmp_path, *words, values=course)
+    path = log_of(tmp_path, *overrides, values=course)
     assert complaints(path, str(OURS)) == []
 
 

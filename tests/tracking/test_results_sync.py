@@ -44,11 +44,11 @@ def test_tables_of_several_runs_are_uploaded_by_one_process(tmp_path: Path, empt
     """It ended with SIGSEGV at the second table: pyarrow was first used in a thread that had ended."""
     root = with_store(tmp_path / "runs", empty_store)
     with_tables(root, RUNS)
-    words = [sys.executable, "-m", "mlbench.results", "sync", f"output_root={root}"]
+    command = [sys.executable, "-m", "mlbench.results", "sync", f"output_root={root}"]
     for _ in range(PROCESSES):
         shutil.rmtree(root / "artifacts", ignore_errors=True)
         with_store(root, empty_store)
-        ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, [f"{RUNS} uploaded"]), ended.stderr
         assert len(list((root / "artifacts").rglob("phases.png"))) == RUNS
 
@@ -79,7 +79,7 @@ def test_damaged_logs_keep_no_other_run_out(
 ) -> None:
     """The runs before, between and after them are uploaded, and each of them is told and can be deleted."""
     root = with_store(tmp_path / "runs", empty_store)
-    damages = {2 * place: damage for place, damage in enumerate(DAMAGES.values(), start=1)}
+    damages = {2 * number: damage for number, damage in enumerate(DAMAGES.values(), start=1)}
     for seed in range(1, 2 * len(DAMAGES) + 2):
         run = Run(root, seed=seed)
         run.validate(90.0)
@@ -90,10 +90,10 @@ def test_damaged_logs_keep_no_other_run_out(
     where = f"output_root={root}"
     assert results.main(["sync", where]) == 1
     shown = capsys.readouterr().out
-    told = dict(line.split(": ", 1) for line in shown.splitlines()[:-1])
-    assert len(told) == 2 * len(DAMAGES) + 1, shown
+    answers = dict(line.split(": ", 1) for line in shown.splitlines()[:-1])
+    assert len(answers) == 2 * len(DAMAGES) + 1, shown
     for seed in range(1, 2 * len(DAMAGES) + 2):
-        answer = told[f"run-{seed:x}"]
+        answer = answers[f"run-{seed:x}"]
         if seed in damages:
             assert answer.startswith("failed: ") and "damaged" in answer, list(DAMAGES)[seed // 2 - 1]
             assert results.main(["delete", f"run-{seed:x}", where, "--yes"]) == 0
@@ -122,7 +122,7 @@ def test_records_that_cannot_be_read_are_told_and_made_again_from_their_logs(
     capsys.readouterr()
     assert results.main(["list", where, "--json"]) == 0
     shown = capsys.readouterr()
-    assert [one["run"] for one in json.loads(shown.out)] == [f"run-{len(contents) + 1}"]
+    assert [row["run"] for row in json.loads(shown.out)] == [f"run-{len(contents) + 1}"]
     assert all(f"{path} is damaged" in shown.err for path in paths)
     for path in paths:
         assert results.main(["show", path.parent.name, where]) == 2
@@ -138,18 +138,18 @@ def test_a_store_that_is_down_keeps_no_run_of_another_out(
     root = with_store(tmp_path / "runs", empty_store)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    for seed, words in ((1, [f"tracking_uri=http://127.0.0.1:{port}"]), (2, [])):
-        run = Run(root, *words, seed=seed)
+    for seed, overrides in ((1, [f"tracking_uri=http://127.0.0.1:{port}"]), (2, [])):
+        run = Run(root, *overrides, seed=seed)
         run.validate(90.0)
         made = run.end("goal_reached")
-        point = study.Point(key=made.key, words=(), seeds=(seed,))
+        point = study.StudyPoint(key=made.key, overrides=(), seeds=(seed,))
         plan = study.new(f"of-{seed}", question="?").model_copy(update={"points": (point,)})
         study.save(plan, study.folder(root, plan.name))
     assert results.main(["sync", f"output_root={root}"]) == 1
     shown = capsys.readouterr()
-    told, down = shown.out.splitlines(), f"the MLflow store http://127.0.0.1:{port} does not answer"
-    assert down in told[0] and f"study of-1: failed: {down}" in shown.err
-    assert told[1:] == ["run-2: uploaded", "study of-2: written", "1 uploaded, 1 failed"]
+    lines, down = shown.out.splitlines(), f"the MLflow store http://127.0.0.1:{port} does not answer"
+    assert down in lines[0] and f"study of-1: failed: {down}" in shown.err
+    assert lines[1:] == ["run-2: uploaded", "study of-2: written", "1 uploaded, 1 failed"]
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,9 @@ def test_a_store_that_is_down_keeps_no_run_of_another_out(
 def test_a_store_that_can_never_open_is_told_before_a_run_and_after_one(
     uri: str, way_out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         compose.compose([f"tracking_uri={uri}"])
-    assert way_out in str(told.value)
+    assert way_out in str(error.value)
     run = Run(tmp_path)
     run.start["experiment"]["tracking_uri"] = uri  # of a run that was begun when nothing told it
     opened(run.folder, run.start)
@@ -176,8 +176,8 @@ def test_a_store_that_can_never_open_is_told_before_a_run_and_after_one(
     where = f"output_root={tmp_path}"
     assert results.main(["sync", where]) == 1
     assert way_out in capsys.readouterr().out
-    for words in (["delete", "run-7", "--yes"], ["mlflow", f"tracking_uri={uri}"]):
-        assert results.main([*words, where]) == 2
+    for arguments in (["delete", "run-7", "--yes"], ["mlflow", f"tracking_uri={uri}"]):
+        assert results.main([*arguments, where]) == 2
         assert way_out in capsys.readouterr().err
 
 
@@ -215,20 +215,20 @@ def test_a_run_in_mlflow_has_its_user_units_and_an_address_in_the_mode_for_model
     run = Run(root, seed=3)
     run.validate(90.0)
     run.end("goal_reached")
-    assert {one.outcome for one in sync.sync_runs(root, None)} == {"uploaded"}
+    assert {result.outcome for result in sync.sync_runs(root, None)} == {"uploaded"}
     experiment, mlflow_id = sync.location(default_store(root), run.folder.name)
     monkeypatch.setattr(os, "execv", lambda *_: None)  # the server itself
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     assert results.main(["mlflow", run.folder.name, f"output_root={root}", f"port={port}"]) == 0
-    place = f"#/experiments/{experiment}/runs"
+    fragment = f"#/experiments/{experiment}/runs"
     mode = "workflowType=machine_learning"
-    assert capsys.readouterr().out.strip() == f"http://127.0.0.1:{port}/{place}/{mlflow_id}?{mode}"
+    assert capsys.readouterr().out.strip() == f"http://127.0.0.1:{port}/{fragment}/{mlflow_id}?{mode}"
     client = MlflowClient(default_store(root))
-    found = client.get_run(mlflow_id).data
-    assert found.tags["mlflow.user"] == getpass.getuser()
-    assert f"[All runs]({place}?{mode}" in found.tags["mlflow.note.content"]
-    assert {"time_to_accuracy_s", "wall_s", "seconds_per_epoch", "phase/forward_s"} <= set(found.metrics)
+    data = client.get_run(mlflow_id).data
+    assert data.tags["mlflow.user"] == getpass.getuser()
+    assert f"[All runs]({fragment}?{mode}" in data.tags["mlflow.note.content"]
+    assert {"time_to_accuracy_s", "wall_s", "seconds_per_epoch", "phase/forward_s"} <= set(data.metrics)
     assert client.get_experiment(experiment).tags["mlflow.experimentKind"] == "custom_model_development"
     with pytest.raises(UserError, match="has no run-9"):
         sync.location(default_store(root), "run-9")

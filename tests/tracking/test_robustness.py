@@ -33,7 +33,7 @@ SECRET = "hunter2x9"
 def test_a_torn_line_costs_nothing_but_itself(tmp_path: Path) -> None:
     log = tmp_path / events.NAME
     events.append(log, "first", 1)
-    follower = events.Follower(log)
+    follower = events.LogFollower(log)
     with log.open("a") as file:
         file.write('{"time_ms": 1, "event_type": "POINT_IN_TI')
     assert [event["key"] for event in follower.take()] == ["first"]
@@ -50,9 +50,9 @@ def test_events_of_many_processes_are_whole(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", code, str(log), name], cwd=ROOT) for name in ("a", "b", "c")
     ]
     assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]
-    found = events.read(log)
-    assert len(found) == 600
-    assert [event["value"] for event in found if event["key"] == "b"] == list(range(200))
+    entries = events.read(log)
+    assert len(entries) == 600
+    assert [event["value"] for event in entries if event["key"] == "b"] == list(range(200))
 
 
 def test_a_full_disk_is_a_sentence_and_the_log_goes_on(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_run_that_begins_is_not_concluded_by_somebody_else(tmp_path: Path) -> 
     run = Run(tmp_path, seed=5)
     lock = uploader.lock(run.folder)
     try:
-        assert [one.outcome for one in sync.sync_runs(tmp_path, None)] == ["running"]
+        assert [run.outcome for run in sync.sync_runs(tmp_path, None)] == ["running"]
         assert not (run.folder / "record.json").exists()
     finally:
         os.close(lock)
@@ -108,7 +108,7 @@ def test_a_damaged_record_is_told_and_can_be_deleted(root: Path, content: str, c
     where = f"output_root={root}"
     assert results.main(["list", where, "--json"]) == 0
     shown = capsys.readouterr()
-    assert [one["run"] for one in json.loads(shown.out)] == ["run-2"] and "run-1" in shown.err
+    assert [row["run"] for row in json.loads(shown.out)] == ["run-2"] and "run-1" in shown.err
     assert results.main(["show", "run-1", where]) == 2
     shown = capsys.readouterr().err
     assert "record.json is damaged (results sync makes it again" in shown and "results delete run-1" in shown
@@ -123,14 +123,14 @@ def test_what_another_version_wrote_is_told_with_that_version(root: Path, capsys
     plan = root / "studies" / "old" / "study.yaml"
     plan.parent.mkdir(parents=True)
     plan.write_text("{name: old, mlbench: 0.1.3, asked: [], points: []}")
-    told = "is of another version of mlbench (0.1.3) (read it with mlbench 0.1.3)"
+    message = "is of another version of mlbench (0.1.3) (read it with mlbench 0.1.3)"
     where = f"output_root={root}"
     assert results.main(["list", where]) == 0
-    assert f"{record} {told}" in capsys.readouterr().err
-    for words in (["show", "run-1", where], ["plot", "study=old", where]):
-        assert results.main(words) == 2
+    assert f"{record} {message}" in capsys.readouterr().err
+    for arguments in (["show", "run-1", where], ["plot", "study=old", where]):
+        assert results.main(arguments) == 2
         shown = capsys.readouterr().err
-        assert told in shown and "damaged" not in shown
+        assert message in shown and "damaged" not in shown
     before = record.read_text()
     lines = log.read_text().replace(f'"mlbench": "{mlbench.__version__}"', '"mlbench": "0.1.3"')
     log.write_text(lines.replace('"deviations"', '"old_field"'))
@@ -173,12 +173,12 @@ def dripping() -> Iterator[str]:
         thread.join()
 
 
-@pytest.mark.parametrize("words", [["sync"], ["delete", "run-1", "--yes"]])
+@pytest.mark.parametrize("arguments", [["sync"], ["delete", "run-1", "--yes"]])
 def test_a_server_that_drips_bytes_ends_a_command_in_time(
-    words: list[str], dripping: str, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    arguments: list[str], dripping: str, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(sync, "ANSWER_S", 1.0)
-    assert results.main([*words, f"output_root={root}", f"tracking_uri={dripping}"]) == 2
+    assert results.main([*arguments, f"output_root={root}", f"tracking_uri={dripping}"]) == 2
     assert "does not answer: no complete answer within 1 s" in capsys.readouterr().err
     assert (root / "run-1" / "record.json").exists()
 

@@ -24,12 +24,12 @@ def test_a_reached_goal_is_told_as_the_original_told_it(tmp_path: Path) -> None:
     run.validate(81.0)
     record = run.end("goal_reached")
     line = official_result(record)
-    found = LINE.fullmatch(line or "")
-    assert found is not None, line
-    assert found["goal"] == "80% Top 1 Validation Accuracy"
-    assert found["total"] == "8.000"
+    match = LINE.fullmatch(line or "")
+    assert match is not None, line
+    assert match["goal"] == "80% Top 1 Validation Accuracy"
+    assert match["total"] == "8.000"
     parts = {
-        name: float(found[name].split()[0]) for name in found.groupdict() if name not in ("goal", "total")
+        name: float(match[name].split()[0]) for name in match.groupdict() if name not in ("goal", "total")
     }
     mean = {phase: spread.mean for phase, spread in record.phases.items()}
     assert parts["compute"] == pytest.approx(
@@ -39,18 +39,18 @@ def test_a_reached_goal_is_told_as_the_original_told_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("goal", "told"),
+    ("goal", "sentence"),
     [
         (Goal("perplexity", 70, "min"), "Validation Perplexity of 70"),
         (Goal("bleu", 24, "max"), "Validation BLEU-Score of 24"),
         (Goal("f1", 0.5, "max"), "Validation f1 of 0.5"),
     ],
 )
-def test_other_metrics_have_their_own_words(tmp_path: Path, goal: Goal, told: str) -> None:
+def test_other_metrics_have_their_own_words(tmp_path: Path, goal: Goal, sentence: str) -> None:
     run = Run(tmp_path)
     run.validate(99.0)
     record = run.end("goal_reached").model_copy(update={"goal": goal, "phases": {}})
-    assert official_result(record) == f"{told} reached in 4.000 seconds"
+    assert official_result(record) == f"{sentence} reached in 4.000 seconds"
 
 
 def test_without_a_goal_there_is_no_result(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ TEXT = "document.body.innerText"
 def root(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """An output_root whose runs and study are in MLflow."""
     folder = with_store(sample.copy(tmp_path_factory.mktemp("ui") / "runs"), empty_store)
-    assert {one.outcome for one in sync.sync_runs(folder, None)} == {"uploaded"}
+    assert {run.outcome for run in sync.sync_runs(folder, None)} == {"uploaded"}
     assert list(sync.sync_studies(folder, None, summarize=study_summary.summary)) == [(sample.STUDY, "")]
     return folder
 
@@ -104,7 +104,7 @@ def test_the_link_shows_time_to_accuracy_in_the_table_without_a_click(
     times = [run.data.metrics["time_to_accuracy_s"] for run in runs(root) if "key" in run.data.tags]
     assert len(times) == 12
     shown = {float(cell) for cell in cells if re.fullmatch(r"\d+(\.\d+)?", cell)}
-    assert sum(any(abs(time - one) <= 1e-3 * time for one in shown) for time in times) >= 6
+    assert sum(any(abs(time - value) <= 1e-3 * time for value in shown) for time in times) >= 6
     save(browser, "mlflow-runs")
 
 
@@ -114,9 +114,9 @@ def test_the_study_opens_with_its_answer_its_runs_and_its_charts(
     (parent,) = [run for run in runs(root) if run.info.run_name == f"study {sample.STUDY}"]
     children = [run.info.run_name for run in runs(root) if run.info.run_id != parent.info.run_id]
     server, _, rest = link.partition("/#/")
-    place = f"{server}/#/experiments/{rest.split('/')[1]}/runs/{parent.info.run_id}"
+    address = f"{server}/#/experiments/{rest.split('/')[1]}/runs/{parent.info.run_id}"
     browser.open("about:blank")  # to MLflow another place on its page is no other page
-    browser.open(f"{place}?workflowType=machine_learning", width=1280, height=900)
+    browser.open(f"{address}?workflowType=machine_learning", width=1280, height=900)
     browser.until(lambda: "Fastest to" in browser.ask(TEXT))
     # MLflow 3.17 lists ten, and has a button for more.
     browser.until(lambda: sum(name in browser.ask(TEXT) for name in children) >= 10)
@@ -125,7 +125,7 @@ def test_the_study_opens_with_its_answer_its_runs_and_its_charts(
     save(browser, "mlflow-study")
     assert failures(browser) == []
     browser.open("about:blank")
-    browser.open(f"{place}/model-metrics")
+    browser.open(f"{address}/model-metrics")
     browser.until(lambda: "compute_s" in browser.ask(TEXT))  # the first; it draws others when they are seen
     browser.until(lambda: browser.ask("document.querySelectorAll('.main-svg').length") > 0)
     assert failures(browser) == []
@@ -142,10 +142,10 @@ def test_two_runs_stand_side_by_side(root: Path, link: str, browser: chromium.Pa
     pair = [next(run for run in tasks if run.data.params["workers"] == count) for count in ("1", "2")]
     server, _, rest = link.partition("/#/")
     ids, experiments = json.dumps([run.info.run_id for run in pair]), json.dumps([rest.split("/")[1]])
-    words = f"runs={quote(ids)}&experiments={quote(experiments)}&workflowType=machine_learning"
+    query = f"runs={quote(ids)}&experiments={quote(experiments)}&workflowType=machine_learning"
     switches = "[...document.querySelectorAll('button[role=switch]')]"
     browser.open("about:blank")
-    browser.open(f"{server}/#/compare-runs?{words}", width=1500, height=900)
+    browser.open(f"{server}/#/compare-runs?{query}", width=1500, height=900)
     browser.until(lambda: browser.ask(f"{switches}.length") >= 2 and "backend.device" in browser.ask(TEXT))
     assert {run.info.run_name for run in pair} <= set(browser.ask(TEXT).splitlines())
     browser.ask(f"{switches}.forEach(each => each.click())")
@@ -156,9 +156,9 @@ def test_two_runs_stand_side_by_side(root: Path, link: str, browser: chromium.Pa
 
 
 def test_the_view_s_columns_are_what_a_run_has() -> None:
-    one = studies.run(1, 0, "hardware=gcp_n1_t4", time=100)
-    numbers = {metric.name for metric in mapping.end_metrics(one, ended=1.0)}
-    start = {"task", "hardware", "workers"} | mapping.end_tags(one).keys()
+    record = studies.run(1, 0, "hardware=gcp_n1_t4", time=100)
+    numbers = {metric.name for metric in mapping.end_metrics(record, ended=1.0)}
+    start = {"task", "hardware", "workers"} | mapping.end_tags(record).keys()
     for column in ui.COLUMNS:
         kind, _, name = column.partition(".")
         assert name.strip("`") in (numbers if kind == "metrics" else start)
@@ -169,20 +169,20 @@ def test_final_numbers_have_step_0_and_curves_their_time_and_samples(root: Path)
         run for run in runs(root) if run.data.tags.get("task") == "resnet20" and "seed" in run.data.tags
     )
     history = {name: client(root).get_metric_history(run.info.run_id, name) for name in run.data.metrics}
-    final = {name for name, points in history.items() if [one.step for one in points] == [0]}
+    final = {name for name, points in history.items() if [point.step for point in points] == [0]}
     assert {"time_to_accuracy_s", "samples_per_s", "phase/forward_s", "startup/imports_s"} <= final
     series = ("validation/top1_accuracy", "training/elapsed_s", "training/samples")
-    steps = [[one.step for one in history[name]] for name in series]
+    steps = [[point.step for point in history[name]] for name in series]
     assert len(steps[0]) > 2 and steps[0] == steps[1] == steps[2] and 0 not in steps[0]
-    samples = [one.value for one in history["training/samples"]]
+    samples = [point.value for point in history["training/samples"]]
     assert samples[-1] == run.data.metrics["samples"] and samples == sorted(samples)
 
 
 def test_runs_are_found_by_their_data_set(root: Path) -> None:
     inputs = [run.inputs.dataset_inputs for run in runs(root) if "key" in run.data.tags]
-    assert {len(one) for one in inputs} == {1}  # though they were written twice
-    names = {one[0].dataset.name for one in inputs}
-    assert len(names) == 2 and all(one[0].dataset.digest for one in inputs)
+    assert {len(datasets) for datasets in inputs} == {1}  # though they were written twice
+    names = {datasets[0].dataset.name for datasets in inputs}
+    assert len(names) == 2 and all(datasets[0].dataset.digest for datasets in inputs)
 
 
 def test_a_study_has_its_aggregates_with_both_ends(root: Path) -> None:
@@ -193,5 +193,5 @@ def test_a_study_has_its_aggregates_with_both_ends(root: Path) -> None:
 
 
 def runs(root: Path) -> list[Any]:
-    known = client(root).get_experiment_by_name("mlbench")
-    return list(client(root).search_runs([known.experiment_id]))
+    experiment = client(root).get_experiment_by_name("mlbench")
+    return list(client(root).search_runs([experiment.experiment_id]))

@@ -49,8 +49,8 @@ def client(uri: str) -> Any:
 
 def runs(uri: str) -> list[Any]:
     """Return all runs of the store's experiment, as MLflow's own client sees them."""
-    found = client(uri).get_experiment_by_name("mlbench")
-    return list(client(uri).search_runs([found.experiment_id])) if found else []
+    experiment = client(uri).get_experiment_by_name("mlbench")
+    return list(client(uri).search_runs([experiment.experiment_id])) if experiment else []
 
 
 def only(uri: str) -> Any:
@@ -59,7 +59,7 @@ def only(uri: str) -> Any:
 
 
 def outcomes(output_root: Path, uri: str | None = None) -> dict[str, str]:
-    return {one.run_id: one.outcome for one in sync.sync_runs(output_root, uri)}
+    return {run.run_id: run.outcome for run in sync.sync_runs(output_root, uri)}
 
 
 def experiment(output_root: Path, seed: int) -> Experiment:
@@ -264,8 +264,8 @@ def test_the_files_of_a_run_are_all_there(mirrored: tuple[Run, Any], tmp_path: P
 def test_a_finished_run_is_found_by_key_and_seed(mirrored: tuple[Run, Any]) -> None:
     run, _ = mirrored
     same = run.experiment.model_copy(update={"seed": 7})
-    found = cache.find_cached(same, data=None)
-    assert found == reader.load(run.folder / "record.json")
+    result = cache.find_cached(same, data=None)
+    assert result == reader.load(run.folder / "record.json")
     assert cache.find_cached(run.experiment.model_copy(update={"seed": 8}), data=None) is None
     assert cache.find_cached(same.model_copy(update={"workers": 4}), data=None) is None
 
@@ -274,17 +274,19 @@ def test_a_run_on_other_data_does_not_stand_for_this_one(root: Path) -> None:
     run = Run(root)
     run.end("goal_not_reached", data_hash="old")
     for data in ("old", None):
-        found = cache.find_cached(experiment(root, 7), data=data)
-        assert found is not None and found.run_id == "run-7"
+        result = cache.find_cached(experiment(root, 7), data=data)
+        assert result is not None and result.run_id == "run-7"
     assert cache.find_cached(experiment(root, 7), data="new") is None
 
 
 HERE = {"hostname": "here", "cpu_model": "EPYC", "usable_cpus": 3, "gpus": [{"name": "H200"}], "warnings": []}
 
 
-def in_the_store_alone(root: Path, *words: str, name: str = "run", begun: float = BEGUN, **more: Any) -> None:
+def in_the_store_alone(
+    root: Path, *overrides: str, name: str = "run", begun: float = BEGUN, **more: Any
+) -> None:
     """Leave a finished run in the store and no folder of it."""
-    run = Run(root, *words, name=name)
+    run = Run(root, *overrides, name=name)
     run.log.unlink()
     events.append(run.log, "run_configuration", run.start | {"begun": begun})
     run.end("goal_not_reached", **more)
@@ -293,7 +295,7 @@ def in_the_store_alone(root: Path, *words: str, name: str = "run", begun: float 
 
 
 @pytest.mark.parametrize(
-    ("words", "changes", "stands"),
+    ("overrides", "changes", "stands"),
     [
         ((), {}, True),
         ((), {"cpu_model": "Xeon"}, False),
@@ -304,13 +306,17 @@ def in_the_store_alone(root: Path, *words: str, name: str = "run", begun: float 
     ],
 )
 def test_another_machine_s_time_is_not_taken_from_a_shared_store(
-    root: Path, words: tuple[str, ...], changes: dict[str, Any], stands: bool, monkeypatch: pytest.MonkeyPatch
+    root: Path,
+    overrides: tuple[str, ...],
+    changes: dict[str, Any],
+    stands: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(node, "describe", lambda: Node.model_validate(HERE))
-    in_the_store_alone(root, *words, data_hash="d", nodes=[HERE | changes, HERE | changes])
-    same = Run(root, *words, name="same").experiment.model_copy(update={"seed": 7})
-    found = cache.find_cached(same, data="d")
-    assert (found is not None) == stands
+    in_the_store_alone(root, *overrides, data_hash="d", nodes=[HERE | changes, HERE | changes])
+    same = Run(root, *overrides, name="same").experiment.model_copy(update={"seed": 7})
+    result = cache.find_cached(same, data="d")
+    assert (result is not None) == stands
     assert cache.find_cached(same, data="other") is None
 
 
@@ -320,8 +326,8 @@ def test_an_own_run_is_found_behind_another_machine_s_newer_one(
     monkeypatch.setattr(node, "describe", lambda: Node.model_validate(HERE))
     in_the_store_alone(root, name="mine", nodes=[HERE])
     in_the_store_alone(root, name="theirs", begun=BEGUN + 5, nodes=[HERE | {"cpu_model": "Xeon"}])
-    found = cache.find_cached(experiment(root, 7), data=None)
-    assert found is not None and found.run_id == "mine-7"
+    result = cache.find_cached(experiment(root, 7), data=None)
+    assert result is not None and result.run_id == "mine-7"
 
 
 def test_syncing_what_is_there_changes_nothing(mirrored: tuple[Run, Any]) -> None:
@@ -370,8 +376,8 @@ def test_no_run_that_failed_is_called_finished(root: Path) -> None:
     for seed, status in enumerate(statuses):
         files = client(uri).list_artifacts(seen[status].info.run_id)
         assert "result.txt" not in {file.path for file in files}
-        found = cache.find_cached(experiment(root, seed), data=None)
-        assert (found.status if found else None) == (status if status in record.FINISHED else None)
+        result = cache.find_cached(experiment(root, seed), data=None)
+        assert (result.status if result else None) == (status if status in record.FINISHED else None)
 
 
 def test_looking_for_a_finished_run_makes_no_store(tmp_path: Path) -> None:
@@ -469,9 +475,9 @@ def test_a_run_is_left_to_its_driver_until_that_is_killed(root: Path) -> None:
     uri = default_store(root)
     seen = only(uri)
     assert (seen.info.status, seen.data.tags["status"]) == ("KILLED", "interrupted")
-    found = reader.load(root / "run-7" / "record.json")
-    assert [v.metrics["accuracy"] for v in found.validations] == [50.0]
-    assert found.time_to_accuracy is None
+    result = reader.load(root / "run-7" / "record.json")
+    assert [v.metrics["accuracy"] for v in result.validations] == [50.0]
+    assert result.time_to_accuracy is None
     assert outcomes(root) == {"run-7": "present"}
 
 
@@ -517,10 +523,10 @@ def test_system_metrics_of_several_nodes_are_told_apart() -> None:
     metadata["system"] = [driven.sample(STARTED + 2.4, node=f"node_{n}") for n in (0, 1)]
     validation = {"metrics": {}, "epoch": 1.0, "elapsed": 4.0, "train_loss": None, "wall": 1.0, "step": 9}
     event = {"key": "validation", "value": validation, "metadata": metadata}
-    found, _ = mapping.validation_metrics([event])
-    names = [metric.name for metric in found if metric.name.startswith("system/")]
+    metrics, _ = mapping.validation_metrics([event])
+    names = [metric.name for metric in metrics if metric.name.startswith("system/")]
     assert names == [f"system/node_{n}/cpu_utilization_percentage" for n in (0, 1)]
-    assert {metric.step for metric in found if metric.name in names} == {2}
+    assert {metric.step for metric in metrics if metric.name in names} == {2}
 
 
 @pytest.fixture

@@ -32,12 +32,12 @@ def interface_bytes() -> int:
 def traffic(worker: Worker, commands: list[list[str]]) -> list[tuple[int, int]]:
     """Return this rank's count and the interface's, of every strategy; set-up and first step left out."""
     results = []
-    for words in commands:
+    for overrides in commands:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(SHAPE[1], SHAPE[0]), nn.ReLU(), nn.Linear(SHAPE[0], 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
         sync = strategy.synchronise(
-            model, optimizer, replace(worker, sync=compose([*words, "division=open"]).sync)
+            model, optimizer, replace(worker, sync=compose([*overrides, "division=open"]).sync)
         )
         inputs = torch.randn(8, SHAPE[1], generator=torch.Generator().manual_seed(worker.rank))
         own = before = 0
@@ -60,7 +60,7 @@ def main(commands: list[list[str]]) -> list[Any]:
     with RankPool(WORKERS) as pool:
         ranks = pool.run(traffic, commands)
     counted = [sum(rank[n][0] for rank in ranks) for n in range(len(commands))]
-    return [[words, counted[n], ranks[0][n][1]] for n, words in enumerate(commands)]
+    return [[overrides, counted[n], ranks[0][n][1]] for n, overrides in enumerate(commands)]
 
 
 if __name__ == "__main__":

@@ -127,8 +127,8 @@ def test_a_slow_rank_is_found_and_the_others_wait_for_it(two_hosts: bool) -> Non
 
 
 def test_equal_ranks_wait_for_nobody() -> None:
-    (zero, first), (one, second) = run_ranks(timed, 2, None, False)
-    for times, late in ((zero, lateness(first, second)), (one, lateness(second, first))):
+    (times_0, first), (times_1, second) = run_ranks(timed, 2, None, False)
+    for times, late in ((times_0, lateness(first, second)), (times_1, lateness(second, first))):
         waited = sum(max(0.0, -each) for each in late)
         assert times.phases["wait"] == pytest.approx(waited, abs=0.1 * SLOW_S * STEPS)
 
@@ -140,18 +140,18 @@ def offsets(worker: Worker) -> list[tuple[float, float]]:
             now=lambda: OFFSET_S + (1 + DRIFT) * time.perf_counter(), clock_id="another host"
         )
     clock = clock_offset.ClockOffset(worker)
-    found = []
+    errors = []
     for _ in range(3):
         time.sleep(0.05)
         clock.measure()
         at = clock.estimates[-1].at
         true = (at - OFFSET_S) / (1 + DRIFT) - at if worker.rank == 2 else 0.0
-        found.append((clock.estimates[-1].offset - true, clock.error()))
-    return found
+        errors.append((clock.estimates[-1].offset - true, clock.error()))
+    return errors
 
 
 def test_an_offset_between_clocks_is_known_within_its_bound_and_is_nought_on_one_clock() -> None:
-    zero, one, two = run_ranks(offsets, 3)
-    assert zero == one == [(0.0, 0.0)] * 3
-    for difference, bound in two:
+    rank_0, rank_1, rank_2 = run_ranks(offsets, 3)
+    assert rank_0 == rank_1 == [(0.0, 0.0)] * 3
+    for difference, bound in rank_2:
         assert bound > 0 and abs(difference) <= bound

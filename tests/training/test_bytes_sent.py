@@ -54,12 +54,12 @@ def test_what_is_counted_is_what_the_interface_sends() -> None:
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    for words, counted, sent in found:
-        print(f"{' '.join(words):80} counted {counted:>12,} interface {sent:>12,}")
-    assert len(found) == len(COMMANDS)
-    for words, counted, sent in found:
-        assert counted <= sent <= (1 + SHARE) * counted + FIXED, (words, counted, sent)
+    rows = json.loads(done.stdout.splitlines()[-1])
+    for overrides, counted, sent in rows:
+        print(f"{' '.join(overrides):80} counted {counted:>12,} interface {sent:>12,}")
+    assert len(rows) == len(COMMANDS)
+    for overrides, counted, sent in rows:
+        assert counted <= sent <= (1 + SHARE) * counted + FIXED, (overrides, counted, sent)
 
 
 def test_the_record_has_the_mean_a_step_and_says_nothing_for_logs_without_bytes() -> None:

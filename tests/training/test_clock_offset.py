@@ -60,7 +60,10 @@ def test_between_two_estimates_the_offset_changes_linearly_and_stays_beyond_them
     import numpy as np
 
     offset = ClockOffset.__new__(ClockOffset)
-    offset.estimates = [clock_offset.Estimate(10.0, 1.0, 0.1), clock_offset.Estimate(20.0, 2.0, 0.3)]
+    offset.estimates = [
+        clock_offset.OffsetEstimate(10.0, 1.0, 0.1),
+        clock_offset.OffsetEstimate(20.0, 2.0, 0.3),
+    ]
     common = offset.to_common(np.array([0.0, 10.0, 15.0, 20.0, 30.0]))
     assert common.tolist() == [1.0, 11.0, 16.5, 22.0, 32.0]
     assert offset.error() == 0.3

@@ -20,9 +20,9 @@ from mlbench.training.worker import Worker
 SMALL = ["task=logreg", "goal=none", "division=open", "task.epochs=1"]
 
 
-def trained(worker: Worker, root: Path, words: list[str], compile: Any = None) -> dict[str, Any]:
+def trained(worker: Worker, root: Path, overrides: list[str], compile: Any = None) -> dict[str, Any]:
     """Return the mean loss and the metrics of three steps."""
-    experiment = compose(words)
+    experiment = compose(overrides)
     worker.compile, worker.sync = compile or experiment.compile, experiment.sync
     setup = registry.build(experiment.task, mini_worker(worker, root))
     whole = setup.steps
@@ -68,10 +68,10 @@ def test_inductor_without_a_compiler_is_refused_before_a_worker_starts(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["sync=ddp"], ["sync=fsdp"]])
-def test_two_workers_train_as_without_it(words: list[str], data_root: Path) -> None:
-    words = ["task=gpt", "goal=none", "division=open", "task.layers=1", "task.context=32", *words]
-    words += ["task.batch_size=2"]  # two micro-batches, of which the first sends nothing
-    plain = run_ranks(trained, 2, data_root, words)
-    compiled = run_ranks(trained, 2, data_root, [*words, "compile=aot_eager"])
+@pytest.mark.parametrize("overrides", [["sync=ddp"], ["sync=fsdp"]])
+def test_two_workers_train_as_without_it(overrides: list[str], data_root: Path) -> None:
+    overrides = ["task=gpt", "goal=none", "division=open", "task.layers=1", "task.context=32", *overrides]
+    overrides += ["task.batch_size=2"]  # two micro-batches, of which the first sends nothing
+    plain = run_ranks(trained, 2, data_root, overrides)
+    compiled = run_ranks(trained, 2, data_root, [*overrides, "compile=aot_eager"])
     assert compiled == [pytest.approx(each, rel=1e-5) for each in plain] and plain[0] == plain[1]

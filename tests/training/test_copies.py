@@ -81,7 +81,7 @@ def test_a_batch_of_sentences_never_makes_the_host_wait(gpu: Gpu, resident: bool
     """Where the sub-words are on the GPU as where they are not; the first copy, off the steps, may."""
     values, offsets = np.array([5, 6, 7, 8, 9], np.int32), np.array([0, 2, 5], np.int64)
     with gpu:
-        column = RaggedColumn(values, offsets, CUDA, place=CUDA if resident else torch.device("cpu"))
+        column = RaggedColumn(values, offsets, CUDA, storage=CUDA if resident else torch.device("cpu"))
         gpu.faults.clear()
         ids = column.gather(np.array([1, 0]), 4)
         assert ids.is_cuda
@@ -116,8 +116,8 @@ def test_a_checkpoint_of_rank_0_s_gpu_is_read_into_memory_of_the_host(
     torch.save({"states": {"model": torch.arange(3.0)}}, tmp_path / "state.pt")
     with pytest.raises(RuntimeError, match="CUDA device"):
         torch.load(tmp_path / "state.pt", weights_only=True)
-    found = SimpleNamespace(as_directory=lambda: nullcontext(str(tmp_path)))
-    monkeypatch.setattr("ray.train.get_checkpoint", lambda: found)
+    checkpoint = SimpleNamespace(as_directory=lambda: nullcontext(str(tmp_path)))
+    monkeypatch.setattr("ray.train.get_checkpoint", lambda: checkpoint)
     state = worker_process._resume()
     assert state is not None and state["states"]["model"].tolist() == [0.0, 1.0, 2.0]
 

@@ -61,7 +61,7 @@ def test_logistic_regression_needs_four_flops_a_feature():
 def test_recurrent_layers_are_counted_by_the_token():
     hidden, length, batch = 64, 7, 5
     model = nn.LSTM(32, hidden, num_layers=2)
-    found = training_flops(
+    flops = training_flops(
         model,
         [torch.zeros(length, batch, 32)],
         lambda output: output[0].sum(),
@@ -69,7 +69,7 @@ def test_recurrent_layers_are_counted_by_the_token():
     )
     inputs, recurrent = 4 * hidden * (32 + hidden), 4 * hidden * 2 * hidden
     without = 4 * hidden * 32 + recurrent / length  # the input's and the zero state's gradients
-    assert found == pytest.approx(6 * (inputs + recurrent) - 2 * without, rel=1e-12)
+    assert flops == pytest.approx(6 * (inputs + recurrent) - 2 * without, rel=1e-12)
 
 
 def test_frozen_weights_need_no_gradient_and_tied_ones_count_at_each_use():

@@ -81,11 +81,11 @@ def trained_weights(worker: Worker, batch: int) -> tuple[list[float], Any]:
 
 @pytest.mark.slow
 def test_two_workers_with_half_the_batch_train_the_same_weights() -> None:
-    (one,) = run_ranks(trained_weights, 1, 16)
+    (single,) = run_ranks(trained_weights, 1, 16)
     two = run_ranks(trained_weights, 2, 8)
-    assert one[0] == pytest.approx(two[0][0], abs=1e-9)
+    assert single[0] == pytest.approx(two[0][0], abs=1e-9)
     assert two[0][0] == two[1][0]
-    assert [v["metrics"] for v in one[1]] == [pytest.approx(v["metrics"]) for v in two[0][1]]
+    assert [v["metrics"] for v in single[1]] == [pytest.approx(v["metrics"]) for v in two[0][1]]
 
 
 def logreg_weights(worker: Worker, batch: int, root: Path) -> tuple[list[float], Any]:
@@ -100,18 +100,19 @@ def logreg_weights(worker: Worker, batch: int, root: Path) -> tuple[list[float],
 
 @pytest.mark.slow
 def test_logistic_regression_is_the_same_on_one_and_two_workers(data_root: Path) -> None:
-    ((one, _),) = run_ranks(logreg_weights, 1, 128, data_root)
+    ((single, _),) = run_ranks(logreg_weights, 1, 128, data_root)
     (two, _), (other, _) = run_ranks(logreg_weights, 2, 64, data_root)
     assert two == other
-    assert one == pytest.approx(two, abs=1e-6)
+    assert single == pytest.approx(two, abs=1e-6)
 
 
 def validation_counts(worker: Worker, names: list[str], root: Path) -> list[dict[str, float]]:
     """Validate each task's untrained model: the same weights whatever k is."""
     metrics = []
     for name in names:
-        words = ["division=open", "task.global_batch_size=6"] if name == "gpt" else []  # which 3 can share
-        setup = registry.build(compose([f"task={name}", *words]).task, mini_worker(worker, root))
+        # A batch that 3 workers can share.
+        overrides = ["division=open", "task.global_batch_size=6"] if name == "gpt" else []
+        setup = registry.build(compose([f"task={name}", *overrides]).task, mini_worker(worker, root))
         data = setup.load()
         with torch.no_grad():
             metrics.append(setup.validate(setup.model.eval(), data))
@@ -123,9 +124,9 @@ def validation_counts(worker: Worker, names: list[str], root: Path) -> list[dict
 def test_validation_counts_every_sample_once_whatever_the_number_of_workers(data_root: Path) -> None:
     """Neither 5,000 rows nor 359 images divide by 3; for 2 the contract's tests ask."""
     names = [name for name in choices("task") if compose([f"task={name}"]).task.goals]
-    one, *more = [run_ranks(validation_counts, k, names, data_root)[0] for k in (1, 3)]
+    single, *more = [run_ranks(validation_counts, k, names, data_root)[0] for k in (1, 3)]
     for other in more:
-        for here, there in zip(one, other, strict=True):
+        for here, there in zip(single, other, strict=True):
             assert there.keys() == here.keys()
             for name, value in there.items():
                 # Counts divide alike on any number of workers; sums of losses may differ in the last bits.
@@ -279,17 +280,17 @@ def test_loading_is_on_the_clock_once_a_start_and_before_anything_is_trained() -
 
 def test_a_restart_loads_again_and_goes_back_to_a_start_that_was_told_before_loading() -> None:
     """Workers that die while they load begin again on the clock that ran."""
-    told: list[Any] = []
+    states: list[Any] = []
 
     def fail() -> None:
         raise ConnectionError("gone")
 
     worker = Worker(
-        keep_checkpoints=True, report_validation=lambda message, state: told.append(copy.deepcopy(state))
+        keep_checkpoints=True, report_validation=lambda message, state: states.append(copy.deepcopy(state))
     )
     with pytest.raises(ConnectionError):
         train(Problem(worker, batch=8).parts(load=fail), worker)
-    (start,) = told
+    (start,) = states
     assert start["epoch"] == 0 and start["started_at"] == worker.timer.started_at
     time.sleep(0.05)
     loaded: list[int] = []
@@ -388,12 +389,12 @@ def interrupted(worker: Worker) -> tuple[list[dict[str, Any]], list[dict[str, An
         return [times.plain() for times in outcome.phase_times]
 
     whole = trained(replace(worker, timer=PhaseTimer(), keep_checkpoints=True, report_validation=keep))
-    kept = [states[2]]
-    dist.broadcast_object_list(kept, src=0)  # only rank 0's is kept; the others would find nothing else
-    saved = kept[0]
+    objects = [states[2]]
+    dist.broadcast_object_list(objects, src=0)  # only rank 0's is kept; the others would find nothing else
+    saved = objects[0]
     resumed = trained(replace(worker, timer=PhaseTimer(), resume=saved))
-    times = [[PhaseTimes.from_plain(one) for one in rank] for rank in worker.gather(resumed)]
-    return whole, resumed, [one.model_dump() for one in intervals(times)]
+    times = [[PhaseTimes.from_plain(plain) for plain in rank] for rank in worker.gather(resumed)]
+    return whole, resumed, [interval.model_dump() for interval in intervals(times)]
 
 
 def test_a_restart_gives_each_rank_its_own_segments_back() -> None:

@@ -46,10 +46,10 @@ class Walk:
 def test_the_scale_doubles_every_window_and_stops_at_the_largest():
     walk = Walk()
     assert walk.scaler.get_scale() == 2**10
-    found = walk.steps(1000)
-    assert found[:128] == [2**10] * 127 + [2**11]
-    assert found[128:384] == [2**11] * 127 + [2**12] * 128 + [2**13]
-    assert set(found[384:]) == {2**13}
+    scales = walk.steps(1000)
+    assert scales[:128] == [2**10] * 127 + [2**11]
+    assert scales[128:384] == [2**11] * 127 + [2**12] * 128 + [2**13]
+    assert set(scales[384:]) == {2**13}
     assert walk.scaler.skipped_steps() == 0
 
 
@@ -98,11 +98,11 @@ def test_a_scale_of_0_stays_stuck():
 
 
 def test_what_overflowed_is_known_update_by_update():
-    walk, found = Walk(), []
+    walk, history = Walk(), []
     for overflow in (False, True, True, False):
         walk.step(overflow=overflow)
-        found.append(bool(walk.scaler.overflowed))
-    assert found == [False, True, True, False]
+        history.append(bool(walk.scaler.overflowed))
+    assert history == [False, True, True, False]
 
 
 def test_a_fused_optimizer_skips_and_counts_too():
@@ -157,10 +157,10 @@ def test_every_task_trains_and_validates_in_bfloat16_on_a_cpu(name, data_root, m
     setup.close()
 
 
-@pytest.mark.parametrize("words", [["task.precision=fp16"], ["task.precision=tf32", "division=open"]])
-def test_a_cpu_has_no_formats_of_tensor_cores(words):
+@pytest.mark.parametrize("overrides", [["task.precision=fp16"], ["task.precision=tf32", "division=open"]])
+def test_a_cpu_has_no_formats_of_tensor_cores(overrides):
     with pytest.raises(UserError, match="on backend=gloo resnet20 computes in fp32, bf16"):
-        compose(["task=resnet20", *words])
+        compose(["task=resnet20", *overrides])
 
 
 def test_the_precision_is_the_devices_unless_it_is_chosen_and_decides_the_key():

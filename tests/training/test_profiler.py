@@ -59,10 +59,10 @@ def trained(worker: Worker, steps: int, profiled: int) -> TaskResult:
 @pytest.mark.slow
 def test_every_rank_records_the_steps_after_the_warm_up_for_both_readers() -> None:
     for rank, result in enumerate(run_ranks(trained, 2, WARM_UP + STEPS + 4, STEPS)):
-        found = result.profile
-        assert found is not None and found.steps == STEPS
-        assert list(found.files) == [f"rank{rank}.execution_trace.json", f"rank{rank}.trace.json"]
-        execution, trace = (json.loads(gzip.decompress(packed)) for packed in found.files.values())
+        profile = result.profile
+        assert profile is not None and profile.steps == STEPS
+        assert list(profile.files) == [f"rank{rank}.execution_trace.json", f"rank{rank}.trace.json"]
+        execution, trace = (json.loads(gzip.decompress(packed)) for packed in profile.files.values())
 
         # Chrome's trace event format: complete events have a begin and a duration in microseconds.
         complete = [event for event in trace["traceEvents"] if event["ph"] == "X"]
@@ -80,9 +80,9 @@ def test_every_rank_records_the_steps_after_the_warm_up_for_both_readers() -> No
         assert all({"name", "inputs", "outputs", "attrs"} <= node.keys() for node in nodes.values())
         assert sum(node["name"] == "aten::linear" for node in nodes.values()) == STEPS
 
-        shares = [one["share"] for one in found.operators]
+        shares = [operator["share"] for operator in profile.operators]
         assert len(shares) == 10 and shares == sorted(shares, reverse=True) and 0 < sum(shares) <= 1
-        Profile.model_validate({"steps": found.steps, "operators": found.operators, "files": []})
+        Profile.model_validate({"steps": profile.steps, "operators": profile.operators, "files": []})
 
 
 def test_a_run_shorter_than_the_warm_up_has_no_profile_and_one_without_is_not_slowed() -> None:
@@ -105,9 +105,9 @@ def test_a_profiled_run_is_never_reused_and_enters_no_point(
 def test_a_profiled_run_has_a_caveat_and_is_not_official(tmp_path: Path) -> None:
     run = driven.Run(tmp_path, "profile=3")
     run.validate(99.0)
-    found = run.end("goal_reached")
-    assert any("torch.profiler" in caveat for caveat in found.caveats) and not found.eligible
-    assert any("torch.profiler" in reason for reason in found.official_reasons)
+    record = run.end("goal_reached")
+    assert any("torch.profiler" in caveat for caveat in record.caveats) and not record.eligible
+    assert any("torch.profiler" in reason for reason in record.official_reasons)
 
 
 def test_all_ranks_traces_come_into_the_run_s_folder(tmp_path: Path) -> None:
@@ -133,10 +133,10 @@ def test_the_card_lists_traces_and_operators() -> None:
     assert lines["operator 1"] == "aten::mm: 25.0 % of CPU time, 6 calls, 500 ms"
 
 
-@pytest.mark.parametrize("words", [["task=allreduce", "workers=2"]])
-def test_what_trains_no_steps_cannot_be_profiled(words: list[str]) -> None:
+@pytest.mark.parametrize("overrides", [["task=allreduce", "workers=2"]])
+def test_what_trains_no_steps_cannot_be_profiled(overrides: list[str]) -> None:
     from mlbench.config.errors import UserError
     from mlbench.launch.execute import execute
 
     with pytest.raises(UserError, match="trains no steps"):
-        execute(compose([*words, "profile=2"]))
+        execute(compose([*overrides, "profile=2"]))

@@ -23,7 +23,7 @@ STEPS = 16
 
 def values(worker: Worker, root: Path) -> dict[str, list[dict[str, Any]]]:
     """Return what each task is validated with after its first steps."""
-    found = {}
+    results = {}
     for name, epochs in EPOCHS.items():
         task = compose([f"task={name}", "goal=none", "division=open", f"task.epochs={epochs}"]).task
         setup = registry.build(task, mini_worker(worker, root))
@@ -32,8 +32,8 @@ def values(worker: Worker, root: Path) -> dict[str, list[dict[str, Any]]]:
         changes["steps"] = lambda data, epoch, whole=whole: FirstSteps(whole(data, epoch), STEPS)
         result = loop.train(replace(setup, **changes), worker)
         fields = ("epoch", "step", "train_loss", "metrics")
-        found[name] = [{field: each[field] for field in fields} for each in result.validations]
-    return found
+        results[name] = [{field: each[field] for field in fields} for each in result.validations]
+    return results
 
 
 @pytest.mark.slow
@@ -46,8 +46,8 @@ def test_the_same_seed_gives_the_recorded_values(workers: int, data_root: Path) 
     here = (node.describe().cpu_model, torch.__version__) == (RECORDED["cpu_model"], RECORDED["torch"])
     for rank in run_ranks(values, workers, data_root):
         for name, recorded in RECORDED["workers"][str(workers)].items():
-            (found,), (expected,) = rank[name], recorded
-            assert (found["epoch"], found["step"]) == (expected["epoch"], expected["step"])
+            (validation,), (expected,) = rank[name], recorded
+            assert (validation["epoch"], validation["step"]) == (expected["epoch"], expected["step"])
             loss = pytest.approx(expected["train_loss"], rel=1e-5 if here else 0.05)
-            assert found["train_loss"] == loss, name
-            assert not here or found["metrics"] == pytest.approx(expected["metrics"], rel=1e-5), name
+            assert validation["train_loss"] == loss, name
+            assert not here or validation["metrics"] == pytest.approx(expected["metrics"], rel=1e-5), name

@@ -36,9 +36,9 @@ def clock_of(host: str) -> PhaseTimer:
 
 def from_rank_0(state: Any) -> Any:
     """Return rank 0's state on every rank, which is the one that is kept."""
-    kept = [state]
-    dist.broadcast_object_list(kept, src=0)
-    return kept[0]
+    states = [state]
+    dist.broadcast_object_list(states, src=0)
+    return states[0]
 
 
 def run(
@@ -111,8 +111,8 @@ def test_a_restart_s_first_validation_has_the_bytes_since_the_checkpoint(
 ) -> None:
     """Those before it are in the validations before it."""
     for rank in ranks_that_moved:
-        (first, second), (kept, since) = rank["bytes"]
-        assert first == second == kept == since > 0
+        (first, second), (before, since) = rank["bytes"]
+        assert first == second == before == since > 0
 
 
 def drawing(worker: Worker) -> tuple[list[float], list[float]]:

@@ -28,11 +28,11 @@ def optimizer(rate, *more):
 
 
 def rates(schedule, updates):
-    found = []
+    values = []
     for update in updates:
         schedule.before_step(update)
-        found.append([group["lr"] for group in schedule.optimizer.param_groups])
-    return [rate if len(rate) > 1 else rate[0] for rate in found]
+        values.append([group["lr"] for group in schedule.optimizer.param_groups])
+    return [rate if len(rate) > 1 else rate[0] for rate in values]
 
 
 def resnet_2020(k, *, rate=0.02):
@@ -84,40 +84,40 @@ def test_resnet_2018_warms_up_five_epochs_and_falls_at_82_and_109(k, expected):
 @pytest.mark.parametrize(("k", "start"), [(1, 4.0), (2, 8.0), (4, 16.0), (8, 32.0)])
 def test_logreg_2020_falls_by_a_quarter_after_two_validations_without_progress(k, start):
     schedule = logreg_2020(k)
-    found = []
+    values = []
     for epoch, loss in enumerate([0.6, 0.5, 0.5, 0.55, 0.51, 0.4, 0.45, 0.4]):
-        found += rates(schedule, [epoch * UPDATES, (epoch + 1) * UPDATES - 1])[1:]
+        values += rates(schedule, [epoch * UPDATES, (epoch + 1) * UPDATES - 1])[1:]
         schedule.after_validation({"loss": loss, "accuracy": 80.0})
-    found += rates(schedule, [8 * UPDATES])
+    values += rates(schedule, [8 * UPDATES])
     cuts = [1, 1, 1, 1, 0.75, 0.75, 0.75, 0.75, 0.5625]
-    assert found == pytest.approx([start * cut for cut in cuts], rel=1e-12)
+    assert values == pytest.approx([start * cut for cut in cuts], rel=1e-12)
 
 
 @pytest.mark.parametrize(("k", "alpha"), [(1, 200), (2, 400), (4, 600), (8, 700)])
 def test_logreg_2018_is_alpha_over_the_root_of_the_update_counted_from_one(k, alpha):
-    found = rates(Schedule(optimizer(alpha), inverse_sqrt), [0, 3, 8, 99, 9999])
-    assert found == pytest.approx([alpha, alpha / 2, alpha / 3, alpha / 10, alpha / 100])
+    values = rates(Schedule(optimizer(alpha), inverse_sqrt), [0, 3, 8, 99, 9999])
+    assert values == pytest.approx([alpha, alpha / 2, alpha / 3, alpha / 10, alpha / 100])
 
 
 def test_gnmt_rises_by_equal_ratios_then_halves_four_times_from_two_fifths_on():
     factor = product(
         exponential_warmup(0.01, 200), late_steps(0.5, total=1000, start=0.4, every=0.05, times=4)
     )
-    found = rates(Schedule(optimizer(2e-3), factor), range(1000))
-    assert found[0] == pytest.approx(2e-5)
-    assert found[100] == pytest.approx(2e-4)
-    ratios = [later / sooner for sooner, later in zip(found[:200], found[1:201], strict=True)]
+    values = rates(Schedule(optimizer(2e-3), factor), range(1000))
+    assert values[0] == pytest.approx(2e-5)
+    assert values[100] == pytest.approx(2e-4)
+    ratios = [later / sooner for sooner, later in zip(values[:200], values[1:201], strict=True)]
     assert ratios == pytest.approx([100 ** (1 / 200)] * 200)
-    assert set(found[200:400]) == {2e-3}
-    falls = [t for t in range(201, 1000) if found[t] < found[t - 1]]
+    assert set(values[200:400]) == {2e-3}
+    falls = [t for t in range(201, 1000) if values[t] < values[t - 1]]
     assert falls == [400, 450, 500, 550]
-    assert found[-1] == pytest.approx(2e-3 / 16)
+    assert values[-1] == pytest.approx(2e-3 / 16)
 
 
 def test_the_transformers_rate_rises_from_nothing_and_falls_as_the_root():
-    found = rates(Schedule(optimizer(1.976e-3), warmup_inverse_sqrt(1000)), [0, 1, 500, 999, 1000, 4000])
+    values = rates(Schedule(optimizer(1.976e-3), warmup_inverse_sqrt(1000)), [0, 1, 500, 999, 1000, 4000])
     expected = [0.0, 1.976e-6, 0.988e-3, 1.974024e-3, 1.976e-3, 0.988e-3]
-    assert found == pytest.approx(expected)
+    assert values == pytest.approx(expected)
 
 
 def test_plateau_and_warm_up_multiply_and_the_rising_rate_is_not_cut():
@@ -176,11 +176,11 @@ def test_a_restored_schedule_goes_on_exactly(stop):
     losses = [1.0, 0.9, 0.95, 0.9, 0.8, 0.85, 0.86, 0.87, 0.88, 0.7, 0.75, 0.76]
 
     def run(schedule, epochs):
-        found = []
+        values = []
         for epoch in epochs:
-            found += rates(schedule, range(epoch * UPDATES, (epoch + 1) * UPDATES))
+            values += rates(schedule, range(epoch * UPDATES, (epoch + 1) * UPDATES))
             schedule.after_validation({"loss": losses[epoch]})
-        return found
+        return values
 
     whole = run(resnet_2020(8), range(12))
     assert min(whole[60:]) < 0.16  # the plateau had its say

@@ -50,10 +50,10 @@ def test_communication_after_the_step_ends_with_a_transfer_of_its_own() -> None:
     after = [("launch", 0.65), ("reduced", (0.65, 0.85)), ("transfer", 0.85), ("metrics", 1.0)]
     totals.add([("first", 0.0), ("forward", 0.2), ("backward", 0.5), ("optimizer", 0.6), *after])
     times = PhaseTimes(seconds=1.0)
-    found = totals.fill(times)
+    result = totals.fill(times)
     expected = {"forward": 0.2, "backward": 0.3, "optimizer": 0.15, "transfer": 0.2, "metrics": 0.15}
     assert {name: s for name, s in times.phases.items() if s} == pytest.approx(expected)
-    assert list(found.launched) == [0.65] and list(found.exposed) == pytest.approx([0.2])
+    assert list(result.launched) == [0.65] and list(result.exposed) == pytest.approx([0.2])
     assert times.overlapped_communication == 0.0
 
 
@@ -105,9 +105,9 @@ def test_exposed_communication_is_split_by_hand(pool: RankPool) -> None:
     assert first["transfer"] == pytest.approx(WEIGHT * (0.4 + 0.2 + 0.4))
     assert second["wait"] == pytest.approx(WEIGHT * 0.25)
     assert second["transfer"] == pytest.approx(WEIGHT * (0.4 + 0.2))
-    for found, expected in ((late_0, (-0.3, 0.0, 0.5)), (late_1, (0.3, 0.0, -0.5))):
-        assert [steps for steps, _, _ in found] == [1, 1, 1]
-        assert [median for _, _, median in found] == pytest.approx(expected)
+    for result, expected in ((late_0, (-0.3, 0.0, 0.5)), (late_1, (0.3, 0.0, -0.5))):
+        assert [steps for steps, _, _ in result] == [1, 1, 1]
+        assert [median for _, _, median in result] == pytest.approx(expected)
     assert [last for _, last, _ in late_0] == [0, 1, 1] and [last for _, last, _ in late_1] == [1, 1, 0]
 
 

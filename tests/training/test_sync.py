@@ -55,15 +55,15 @@ class Pull(nn.Module):
         return torch.cat([part.detach().flatten() for part in parts]).numpy()
 
 
-def configured(worker: Worker, words: tuple[str, ...]) -> Worker:
+def configured(worker: Worker, overrides: tuple[str, ...]) -> Worker:
     workers = f"workers={worker.world_size}"
-    return replace(worker, sync=compose([*words, "division=open", workers]).sync, seed=SEED)
+    return replace(worker, sync=compose([*overrides, "division=open", workers]).sync, seed=SEED)
 
 
-def train(worker: Worker, words: tuple[str, ...], *, steps: int = STEPS) -> tuple[Pull, strategy.Sync]:
+def train(worker: Worker, overrides: tuple[str, ...], *, steps: int = STEPS) -> tuple[Pull, strategy.Sync]:
     model = Pull()
     optimizer = torch.optim.SGD(model.parameters(), lr=numpy_of.LR, momentum=numpy_of.MOMENTUM)
-    sync = strategy.synchronise(model, optimizer, configured(worker, words))
+    sync = strategy.synchronise(model, optimizer, configured(worker, overrides))
     pulls = torch.from_numpy(numpy_of.targets(worker.world_size, steps)[worker.rank])
     for step, target in enumerate(pulls):
         with sync.accumulating():  # two micro-batches, of which the first weighs 0.3
@@ -78,8 +78,8 @@ def train(worker: Worker, words: tuple[str, ...], *, steps: int = STEPS) -> tupl
 def weights(worker: Worker, commands: list[tuple[str, ...]]) -> list[tuple[np.ndarray, int]]:
     """Return this rank's weights after the steps and the bytes it sent, of every strategy."""
     results = []
-    for words in commands:
-        model, sync = train(worker, words)
+    for overrides in commands:
+        model, sync = train(worker, overrides)
         results.append((model.whole(), sync.bytes_sent(STEPS)))
     return results
 
@@ -95,8 +95,8 @@ def uniform(shape: Any, generator: torch.Generator) -> torch.Tensor:
 
 def in_bucket(vector: np.ndarray, step: int, *, back: bool = False) -> np.ndarray:
     """Return the coordinates as DDP's bucket has them, the last weight first but in the first step."""
-    place = 5 if back else numpy_of.SIZE - 5
-    return vector if step == 0 else np.concatenate([vector[place:], vector[:place]])
+    offset = 5 if back else numpy_of.SIZE - 5
+    return vector if step == 0 else np.concatenate([vector[offset:], vector[:offset]])
 
 
 def qsgd(vector: np.ndarray, step: int, rank: int) -> np.ndarray:
@@ -106,7 +106,7 @@ def qsgd(vector: np.ndarray, step: int, rank: int) -> np.ndarray:
 
 
 def random_coordinates(factor: float) -> Callable[[np.ndarray, int, int], np.ndarray]:
-    count = codecs.kept(numpy_of.SIZE, 0.2)
+    count = codecs.coordinate_count(numpy_of.SIZE, 0.2)
 
     def compress(vector: np.ndarray, step: int, _: int) -> np.ndarray:
         numbers = drawn(numpy_of.SIZE, step, 0, of=torch.randperm)[:count]
@@ -117,7 +117,7 @@ def random_coordinates(factor: float) -> Callable[[np.ndarray, int, int], np.nda
 
 
 def top(vector: np.ndarray, *_: int) -> np.ndarray:
-    return numpy_of.top(vector, codecs.kept(numpy_of.SIZE, 0.1))
+    return numpy_of.top(vector, codecs.coordinate_count(numpy_of.SIZE, 0.1))
 
 
 def sign(vector: np.ndarray, *_: int) -> np.ndarray:
@@ -133,7 +133,7 @@ def first_right(rank: int) -> np.ndarray:
     return torch.randn(numpy_of.SHAPES[0][1], rank, generator=generator, dtype=torch.float64).numpy()
 
 
-COUNT = codecs.kept(numpy_of.SIZE, 0.2)
+COUNT = codecs.coordinate_count(numpy_of.SIZE, 0.2)
 FULL = numpy_of.SIZE * 8  # bytes of all gradients, float64
 
 
@@ -147,7 +147,7 @@ CASES: list[Case] = []
 
 
 def case(
-    *words: str,
+    *overrides: str,
     sent: Callable[[int], float],
     combine: Callable[[], Callable] | None = None,
     after: Callable[[int], Callable] | None = None,
@@ -157,7 +157,7 @@ def case(
         changes |= {"after": after(workers)} if after else {}
         return numpy_of.train(workers, STEPS, **changes)
 
-    CASES.append((words, expected, sent))
+    CASES.append((overrides, expected, sent))
 
 
 def averaged() -> Callable:
@@ -170,8 +170,9 @@ case("sync=zero1", combine=averaged, sent=lambda k: ring(FULL, k) + (k - 1) * FU
 # Padded to as many rows on every rank; gathered once a step, also for two micro-batches, and reduced, which
 # gloo does at twice the bytes of a gather.
 case("sync=fsdp", combine=averaged, sent=lambda k: 3 * (k - 1) * 8 * (96 // k + -(-5 // k)))
-words = ("sync=fsdp", "sync.reshard_after_forward=true")  # gathered for two forwards and the last backward
-case(*words, combine=averaged, sent=lambda k: 5 * (k - 1) * 8 * (96 // k + -(-5 // k)))
+# Gathered for two forwards and the last backward.
+overrides = ("sync=fsdp", "sync.reshard_after_forward=true")
+case(*overrides, combine=averaged, sent=lambda k: 5 * (k - 1) * 8 * (96 // k + -(-5 // k)))
 case("sync=all_reduce", combine=averaged, sent=lambda k: ring(FULL, k))
 layers = ("sync=all_reduce", "sync.message=layer")
 case(*layers, combine=averaged, sent=lambda k: ring(96 * 8, k) + ring(5 * 8, k))
@@ -182,24 +183,24 @@ case(
     sent=lambda k: ring(FULL, k),
 )
 for memory in ("none", "error_feedback", "ef21"):
-    words = ("sync=compression", f"sync.memory={memory}")
+    overrides = ("sync=compression", f"sync.memory={memory}")
     case(
-        *words,
+        *overrides,
         "sync.method=topk",
         "sync.density=0.1",
         combine=lambda memory=memory: numpy_of.compressed(top, memory),
-        sent=lambda k: (k - 1) * (8 + 4) * codecs.kept(numpy_of.SIZE, 0.1),
+        sent=lambda k: (k - 1) * (8 + 4) * codecs.coordinate_count(numpy_of.SIZE, 0.1),
     )
     factor = numpy_of.SIZE / COUNT if memory == "none" else 1.0
     case(
-        *words,
+        *overrides,
         "sync.method=randomk",
         "sync.density=0.2",
         combine=lambda memory=memory, factor=factor: numpy_of.compressed(random_coordinates(factor), memory),
         sent=lambda k: ring(8 * COUNT, k),
     )
     case(
-        *words,
+        *overrides,
         "sync.method=sign",
         combine=lambda memory=memory: numpy_of.compressed(sign, memory),
         sent=lambda k: (k - 1) * (-(-numpy_of.SIZE // 8) + 8),
@@ -225,25 +226,25 @@ for feedback in ("error_feedback", "none"):
     )
 
 
-def local(*words: str, sent: Callable[[int], float], **settings: Any) -> None:
+def local(*overrides: str, sent: Callable[[int], float], **settings: Any) -> None:
     def expected(workers: int) -> np.ndarray:
         values = {"start_step": 0, "lr": 1.0, "momentum": 0.0, "nesterov": False} | settings
         combine, after = numpy_of.outer(**values)
         return numpy_of.train(workers, STEPS, combine=combine, after=after)
 
-    CASES.append((("sync=local_sgd", *words), expected, sent))
+    CASES.append((("sync=local_sgd", *overrides), expected, sent))
 
 
 local("sync.every=1", every=1, sent=lambda k: ring(FULL, k))
 local("sync.every=3", every=3, sent=lambda k: 2 * ring(FULL, k) / STEPS)
-words = ("sync.every=2", "sync.start_step=2")  # averages in steps 0 and 1, and after 3 and 5
-local(*words, every=2, start_step=2, sent=lambda k: 4 * ring(FULL, k) / STEPS)
+overrides = ("sync.every=2", "sync.start_step=2")  # averages in steps 0 and 1, and after 3 and 5
+local(*overrides, every=2, start_step=2, sent=lambda k: 4 * ring(FULL, k) / STEPS)
 for nesterov in (False, True):
-    words = ("sync.outer_lr=0.7", "sync.outer_momentum=0.9", f"sync.nesterov={nesterov}", "sync.every=2")
+    overrides = ("sync.outer_lr=0.7", "sync.outer_momentum=0.9", f"sync.nesterov={nesterov}", "sync.every=2")
     changes = {"every": 2, "lr": 0.7, "momentum": 0.9, "nesterov": nesterov}
-    local(*words, sent=lambda k: 3 * ring(FULL, k) / STEPS, **changes)
+    local(*overrides, sent=lambda k: 3 * ring(FULL, k) / STEPS, **changes)
 local(
-    *words,
+    *overrides,
     "sync.start_step=3",
     start_step=3,
     sent=lambda k: 5 * ring(FULL, k) / STEPS,
@@ -259,13 +260,15 @@ for graph in numpy_of.SENDERS:
             )
         )
     if graph != "one_peer_exponential":
-        words = ("sync=decentralised", f"sync.graph={graph}", "sync.consensus_lr=0.3", "sync.density=0.1")
+        overrides = ("sync=decentralised", f"sync.graph={graph}", "sync.consensus_lr=0.3", "sync.density=0.1")
         CASES.append(
             (
-                (*words, "sync.compression=topk"),
+                (*overrides, "sync.compression=topk"),
                 lambda k, graph=graph: numpy_of.train(k, STEPS, after=numpy_of.choco(graph, k, 0.3, top)),
                 lambda k, graph=graph: (
-                    len(numpy_of.SENDERS[graph][k][0][0]) * (8 + 4) * codecs.kept(numpy_of.SIZE, 0.1)
+                    len(numpy_of.SENDERS[graph][k][0][0])
+                    * (8 + 4)
+                    * codecs.coordinate_count(numpy_of.SIZE, 0.1)
                 ),
             )
         )
@@ -275,12 +278,14 @@ for graph in numpy_of.SENDERS:
 def test_strategies_do_what_numpy_does(pool: RankPool) -> None:
     """Weights of every rank after seven steps, in float64, and what it sent."""
     cases = [case for case in CASES if pool.workers == 4 or "sync.graph=torus" not in case[0]]
-    ranks = pool.run(weights, [words for words, _, _ in cases])
-    for number, (words, expected, sent) in enumerate(cases):
-        found = np.stack([rank[number][0] for rank in ranks])
-        np.testing.assert_allclose(found, expected(pool.workers), rtol=1e-10, atol=1e-10, err_msg=str(words))
+    ranks = pool.run(weights, [overrides for overrides, _, _ in cases])
+    for number, (overrides, expected, sent) in enumerate(cases):
+        result = np.stack([rank[number][0] for rank in ranks])
+        np.testing.assert_allclose(
+            result, expected(pool.workers), rtol=1e-10, atol=1e-10, err_msg=str(overrides)
+        )
         total = sum(rank[number][1] for rank in ranks)
-        assert total == round(pool.workers * STEPS * sent(pool.workers)), words
+        assert total == round(pool.workers * STEPS * sent(pool.workers)), overrides
 
 
 @pytest.mark.parametrize(("method", "bits"), [("fp16", 10), ("bf16", 7)])
@@ -289,21 +294,21 @@ def test_half_precision_is_the_mean_to_its_mantissa_at_half_the_bytes(
 ) -> None:
     ranks = pool.run(weights, [("sync=compression", f"sync.method={method}")])
     expected = numpy_of.train(pool.workers, STEPS, combine=numpy_of.mean)
-    for ((found, sent),) in ranks:
+    for ((result, sent),) in ranks:
         # Sums of a few numbers of magnitude 4, rounded each time; momentum adds up to ten steps of them.
-        np.testing.assert_allclose(found, expected[0], atol=4 * 2.0**-bits)
-        assert np.abs(found - expected[0]).max() > 2.0 ** -(bits + 8)  # it was rounded
+        np.testing.assert_allclose(result, expected[0], atol=4 * 2.0**-bits)
+        assert np.abs(result - expected[0]).max() > 2.0 ** -(bits + 8)  # it was rounded
         assert sent == STEPS * ring(numpy_of.SIZE * 2, pool.workers)
 
 
 def same_mathematics(worker: Worker, commands: list[tuple[str, ...]]) -> list[list[np.ndarray]]:
     """Return the weights of a small network in float32 after three clipped steps, of every strategy."""
     results = []
-    for words in commands:
+    for overrides in commands:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.LayerNorm(16), nn.Linear(16, 3))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2)
-        sync = strategy.synchronise(model, optimizer, configured(worker, words))
+        sync = strategy.synchronise(model, optimizer, configured(worker, overrides))
         inputs = torch.Generator().manual_seed(worker.rank)
         for step in range(3):
             sync.module(torch.randn(8, 6, generator=inputs)).square().sum().backward()
@@ -312,7 +317,7 @@ def same_mathematics(worker: Worker, commands: list[tuple[str, ...]]) -> list[li
             optimizer.step()
             optimizer.zero_grad()
             sync.after_step(step)
-        if words != ("sync=ddp",):  # momentum of this rank's weights only
+        if overrides != ("sync=ddp",):  # momentum of this rank's weights only
             local = [s["momentum_buffer"] for s in optimizer.state.values()]
             state = sum(t.to_local().numel() if isinstance(t, DTensor) else t.numel() for t in local)
             assert state < 0.8 * sum(weight.numel() for weight in model.parameters())
@@ -325,23 +330,23 @@ def same_mathematics(worker: Worker, commands: list[tuple[str, ...]]) -> list[li
 def test_zero1_is_ddp_bit_for_bit_and_fsdp_to_rounding_with_clipped_gradients(pool: RankPool) -> None:
     commands = [("sync=ddp",), ("sync=zero1",), ("sync=fsdp",), ("sync=fsdp", "sync.unit=child")]
     for ddp, zero1, *fsdp in pool.run(same_mathematics, commands):
-        for expected, found in zip(ddp, zero1, strict=True):
-            np.testing.assert_array_equal(found, expected)
+        for expected, result in zip(ddp, zero1, strict=True):
+            np.testing.assert_array_equal(result, expected)
         for each in fsdp:
-            for expected, found in zip(ddp, each, strict=True):
-                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+            for expected, result in zip(ddp, each, strict=True):
+                np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
 def varied(worker: Worker, commands: list[tuple[str, ...]]) -> list[dict[str, torch.Tensor]]:
-    return [contract.trained(worker, words) for words in commands]
+    return [contract.trained(worker, overrides) for overrides in commands]
 
 
 def test_fsdp_shards_weights_of_every_kind_in_every_unit(pool: RankPool) -> None:
     """Also where children share a weight, so that neither can be a unit by itself."""
     child, reshard = "sync.unit=child", "sync.reshard_after_forward=true"
     commands = [("sync=fsdp", child), ("sync=fsdp", reshard), ("sync=fsdp", child, reshard)]
-    for expected, *found in pool.run(varied, [(), *commands]):
-        for each in found:
+    for expected, *results in pool.run(varied, [(), *commands]):
+        for each in results:
             assert each.keys() == expected.keys()
             for key, value in expected.items():
                 torch.testing.assert_close(each[key], value, rtol=1e-10, atol=1e-12)
@@ -372,19 +377,19 @@ def overflowed(worker: Worker, commands: list[tuple[str, ...]]) -> list[tuple[li
     averaging without a scale, that step is left out.
     """
     results = []
-    for words in commands:
+    for overrides in commands:
         torch.manual_seed(0)
         model = nn.Linear(3, 2, bias=False)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
         fill_momentum(optimizer)
         scaler = LossScaler(worker.device, first=2.0**10, window=1000, largest=None)
         sync: Any = contract.Averages(model, "gradients")
-        if words:
-            sync = strategy.synchronise(model, optimizer, configured(worker, words))
+        if overrides:
+            sync = strategy.synchronise(model, optimizer, configured(worker, overrides))
         drawn = torch.randn(3, 4, 3, generator=torch.Generator().manual_seed(worker.rank))
         for step, inputs in enumerate(drawn):
             loss = sync.module(inputs).square().mean()
-            if not words:
+            if not overrides:
                 if step != 1:
                     loss.backward()
                     contract.average(weight.grad for weight in model.parameters() if weight.grad is not None)
@@ -410,18 +415,18 @@ def test_an_overflow_on_one_worker_skips_the_step_of_all_that_share_gradients(po
         ("sync=local_sgd", "sync.every=2"),
         ("sync=decentralised",),
     ]
-    for rank, ((expected, _), *found) in enumerate(pool.run(overflowed, [(), *shared, *own])):
-        for words, (weights, skipped) in zip([*shared, *own], found, strict=True):
-            assert all(weight.isfinite().all() for weight in weights), words
-            if words in shared:
-                assert skipped == 1, words
+    for rank, ((expected, _), *results) in enumerate(pool.run(overflowed, [(), *shared, *own])):
+        for overrides, (weights, skipped) in zip([*shared, *own], results, strict=True):
+            assert all(weight.isfinite().all() for weight in weights), overrides
+            if overrides in shared:
+                assert skipped == 1, overrides
                 torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-6)
             else:
-                assert skipped == (1 if rank == 0 else 0), words
+                assert skipped == (1 if rank == 0 else 0), overrides
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("overrides", "sentence"),
     [
         (["sync=decentralised", "sync.graph=torus", "workers=2"], "2 workers make no torus"),
         (["task=allreduce", "sync=fsdp"], "sync=fsdp: task=allreduce trains no model"),
@@ -430,19 +435,19 @@ def test_an_overflow_on_one_worker_skips_the_step_of_all_that_share_gradients(po
     ],
 )
 def test_what_a_strategy_cannot_combine_is_refused_when_the_run_is_composed(
-    words: list[str], sentence: str
+    overrides: list[str], sentence: str
 ) -> None:
     with pytest.raises(UserError, match=sentence):
-        compose([*words, "division=open"])
+        compose([*overrides, "division=open"])
 
 
 def test_compression_without_memory_takes_a_loss_scale_where_it_shows_an_overflow() -> None:
-    words = ["task=resnet50", "backend=nccl", "division=open", "sync=compression", "sync.memory=none"]
+    overrides = ["task=resnet50", "backend=nccl", "division=open", "sync=compression", "sync.memory=none"]
     for method in ("fp16", "bf16", "topk", "sign", "qsgd"):
-        compose([*words, f"sync.method={method}"])
+        compose([*overrides, f"sync.method={method}"])
     for method in ("randomk", "sign_majority", "powersgd"):
         with pytest.raises(UserError, match="this method carries neither"):
-            compose([*words, f"sync.method={method}"])
+            compose([*overrides, f"sync.method={method}"])
 
 
 def majority(worker: Worker, votes: np.ndarray) -> np.ndarray:
@@ -458,8 +463,8 @@ def majority(worker: Worker, votes: np.ndarray) -> np.ndarray:
             return self.weight @ direction
 
     model = Flat()
-    words = ("sync=compression", "sync.method=sign_majority")
-    sync = strategy.synchronise(model, torch.optim.SGD([weight], lr=0.1), configured(worker, words))
+    overrides = ("sync=compression", "sync.method=sign_majority")
+    sync = strategy.synchronise(model, torch.optim.SGD([weight], lr=0.1), configured(worker, overrides))
     sync.module(torch.from_numpy(votes[worker.rank])).backward()
     assert weight.grad is not None
     part = -(-votes.shape[1] // (8 * worker.world_size))  # bytes of the bits that a rank counts
@@ -470,20 +475,20 @@ def majority(worker: Worker, votes: np.ndarray) -> np.ndarray:
 def test_the_majority_decides_and_coins_decide_ties(pool: RankPool) -> None:
     size = 1001
     votes = np.random.default_rng(1).normal(size=(pool.workers, size)).astype(np.float32)
-    found = pool.run(majority, votes)
+    results = pool.run(majority, votes)
     total = np.sign(votes).sum(axis=0)
-    for each in found:
-        np.testing.assert_array_equal(each, found[0])
+    for each in results:
+        np.testing.assert_array_equal(each, results[0])
         np.testing.assert_array_equal(each[total != 0], np.sign(total[total != 0]))
-    ties = found[0][total == 0]
+    ties = results[0][total == 0]
     assert set(ties) == {-1.0, 1.0} and abs(ties.mean()) < 5 / np.sqrt(len(ties))
 
 
 def validated(worker: Worker, commands: list[tuple[str, ...]]) -> list[tuple[np.ndarray, ...]]:
     """Return weights before, while and after a validation, of every strategy."""
     results = []
-    for words in commands:
-        model, sync = train(worker, words, steps=5)
+    for overrides in commands:
+        model, sync = train(worker, overrides, steps=5)
         seen = [model.flat().detach().numpy().copy()]
         with torch.no_grad():
             for change in (sync.before_validation, sync.after_validation):
@@ -530,8 +535,8 @@ def both_diloco(worker: Worker) -> tuple[np.ndarray, np.ndarray]:
     """Return the weights after six steps by ours and by torchft's."""
     from torchft.local_sgd import DiLoCo
 
-    words = ("sync.outer_lr=0.7", "sync.outer_momentum=0.9", "sync.nesterov=true", "sync.every=2")
-    ours, _ = train(worker, ("sync=local_sgd", *words), steps=6)
+    overrides = ("sync.outer_lr=0.7", "sync.outer_momentum=0.9", "sync.nesterov=true", "sync.every=2")
+    ours, _ = train(worker, ("sync=local_sgd", *overrides), steps=6)
     model = Pull()
     inner = torch.optim.SGD(model.parameters(), lr=numpy_of.LR, momentum=numpy_of.MOMENTUM)
     outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
@@ -589,9 +594,9 @@ def test_restarts_are_refused_where_workers_have_state_of_their_own(name: str) -
 def test_the_closed_division_takes_what_computes_ddps_step() -> None:
     for name in ("zero1", "fsdp"):
         assert compose([f"sync={name}"]).deviations == ()
-    for words in (["sync=all_reduce"], ["sync=local_sgd"], ["sync=fsdp", "sync.unit=child"]):
+    for overrides in (["sync=all_reduce"], ["sync=local_sgd"], ["sync=fsdp", "sync.unit=child"]):
         with pytest.raises(UserError, match="rule R3"):
-            compose(words)
+            compose(overrides)
 
 
 def test_a_memory_that_a_method_lacks_is_refused() -> None:

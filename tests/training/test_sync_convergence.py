@@ -53,9 +53,9 @@ def pool(request: pytest.FixtureRequest) -> Iterator[RankPool]:
 def distances(worker: Worker, root: Path, commands: list[tuple[str, ...]]) -> list[dict[str, Any]]:
     """Train with every strategy; return what the first and the last validation say, and the bytes sent."""
     results = []
-    for words in commands:
+    for overrides in commands:
         more = [f"task.epochs={EPOCHS}", "goal=none", f"workers={worker.world_size}", "division=open"]
-        experiment = compose(["task=logreg", "scale=mini", *more, *words])
+        experiment = compose(["task=logreg", "scale=mini", *more, *overrides])
         run = replace(worker, data_root=root, seed=1, sync=experiment.sync)
         result = train(registry.build(experiment.task, run), run)
         results.append(
@@ -75,16 +75,19 @@ def distances(worker: Worker, root: Path, commands: list[tuple[str, ...]]) -> li
 def test_every_strategy_comes_near_the_optimum(pool: RankPool, data_root: Path) -> None:
     """With 2 workers; graphs, which 2 workers do not tell apart, with 4."""
     workers = {True: 4, False: 2}
-    commands = [one for one in COMMANDS if workers["sync=decentralised" in one[0]] == pool.workers]
+    commands = [
+        command for command in COMMANDS if workers["sync=decentralised" in command[0]] == pool.workers
+    ]
     registry.load("logreg").prepare(compose(["task=logreg"]).task, data_root)
-    ranks = pool.run(distances, data_root, [words for words, _ in commands])
-    for (words, _), (first, *_) in zip(commands, zip(*ranks, strict=True), strict=True):
+    ranks = pool.run(distances, data_root, [overrides for overrides, _ in commands])
+    for (overrides, _), (first, *_) in zip(commands, zip(*ranks, strict=True), strict=True):
         numbers = (first["distances"][-1], first["bytes_sent"], first["transfer"], first["accuracy"])
         print(
-            f"{' '.join(words):95} {numbers[0]:.6f} {numbers[1]:.0f} B {numbers[2]:.2f} s {numbers[3]:.2f} %"
+            f"{' '.join(overrides):95} {numbers[0]:.6f} {numbers[1]:.0f} B "
+            f"{numbers[2]:.2f} s {numbers[3]:.2f} %"
         )
-    for (words, most), *found in zip(commands, *ranks, strict=True):
-        assert all(each["distances"] == found[0]["distances"] for each in found), words
-        assert len(found[0]["distances"]) == EPOCHS, words
-        assert 0 < found[0]["distances"][-1] < most, words
-        assert all(each["transfer"] > 0 for each in found), words
+    for (overrides, most), *results in zip(commands, *ranks, strict=True):
+        assert all(each["distances"] == results[0]["distances"] for each in results), overrides
+        assert len(results[0]["distances"]) == EPOCHS, overrides
+        assert 0 < results[0]["distances"][-1] < most, overrides
+        assert all(each["transfer"] > 0 for each in results), overrides

@@ -54,7 +54,7 @@ def batches(rank: int) -> list[torch.Tensor]:
     return list(torch.randn(STEPS, 2, 8, 3, 6, 6, generator=torch.Generator().manual_seed(rank)))
 
 
-def in_our_loop(worker: Worker, words: tuple[str, ...]) -> tuple[dict[str, torch.Tensor], int]:
+def in_our_loop(worker: Worker, overrides: tuple[str, ...]) -> tuple[dict[str, torch.Tensor], int]:
     """Return the weights that mlbench's loop validates, and the bytes that this rank sent."""
     model, optimizer = started(0)
     validated = []
@@ -74,8 +74,8 @@ def in_our_loop(worker: Worker, words: tuple[str, ...]) -> tuple[dict[str, torch
         validate=validate,
         samples=len,
     )
-    words = (*words, "division=open", f"workers={worker.world_size}")
-    result = loop.train(setup, replace(worker, sync=compose(words).sync))
+    overrides = (*overrides, "division=open", f"workers={worker.world_size}")
+    result = loop.train(setup, replace(worker, sync=compose(overrides).sync))
     return validated[-1], sum(times.bytes_sent or 0 for times in result.phase_times)
 
 
@@ -100,8 +100,8 @@ def in_their_loop(worker: Worker, strategy: str, settings: dict[str, Any]) -> tu
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_foreign_loop_makes_the_steps_of_ours_to_the_last_bit(strategy: str, pair: RankPool) -> None:
-    settings, words = STRATEGIES[strategy]
-    ours = pair.run(in_our_loop, words)
+    settings, overrides = STRATEGIES[strategy]
+    ours = pair.run(in_our_loop, overrides)
     theirs = pair.run(in_their_loop, strategy, settings)
     for (expected, bytes_sent), (weights, sent) in zip(ours, theirs, strict=True):
         assert weights.keys() == expected.keys() and sent == bytes_sent > 0

@@ -241,8 +241,8 @@ def test_repeats_on_a_gpu_last_as_long_as_the_kernels_and_not_as_their_launch() 
 
     matrix = torch.randn(4096, 4096, device="cuda")
     timer = PhaseTimer("cuda")
-    one, three = (min(timer.benchmark(lambda n=n: [matrix @ matrix for _ in range(n)], 5)) for n in (10, 30))
-    assert three == pytest.approx(3 * one, rel=0.2)
+    ten, thirty = (min(timer.benchmark(lambda n=n: [matrix @ matrix for _ in range(n)], 5)) for n in (10, 30))
+    assert thirty == pytest.approx(3 * ten, rel=0.2)
 
 
 # What is kept of each batch
@@ -252,13 +252,13 @@ def test_percentiles_are_those_of_the_sorted_durations_within_half_a_percent() -
     drawn = random.Random(4)
     durations = [math.exp(drawn.gauss(-3, 1.5)) for _ in range(10_000)]
     histograms: list[dict[int, int]] = [{}, {}]
-    for place, duration in enumerate(durations):
-        histogram = histograms[place % 2]
+    for index, duration in enumerate(durations):
+        histogram = histograms[index % 2]
         histogram[duration_bin(duration)] = histogram.get(duration_bin(duration), 0) + 1
-    found, ordered = percentiles(histograms), sorted(durations)
-    assert found.keys() == {"p50", "p95", "p99"}
+    result, ordered = percentiles(histograms), sorted(durations)
+    assert result.keys() == {"p50", "p95", "p99"}
     for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
-        assert found[name] == pytest.approx(ordered[int(part * len(ordered))], rel=0.00501)
+        assert result[name] == pytest.approx(ordered[int(part * len(ordered))], rel=0.00501)
     assert max(map(len, histograms)) < 1500, "bins, not batches"
 
 
@@ -282,9 +282,9 @@ def test_what_is_kept_does_not_grow_with_the_batches_and_nothing_is_lost(
         stamps = max(stamps, len(timer._stamps))
     assert stamps <= 2 * module.RESOLVE_EVERY * 11
     segment = timer.pop()[0]
-    one = {"data_wait": 0.1, "forward": 0.2, "loss": 0.3, "backward": 0.7, "transfer": 0.3, "wait": 0.0}
-    one |= {"optimizer": 0.4, "metrics": 0.05}
-    assert segment.phases == pytest.approx({name: batches * seconds for name, seconds in one.items()})
+    phases = {"data_wait": 0.1, "forward": 0.2, "loss": 0.3, "backward": 0.7, "transfer": 0.3, "wait": 0.0}
+    phases |= {"optimizer": 0.4, "metrics": 0.05}
+    assert segment.phases == pytest.approx({name: batches * seconds for name, seconds in phases.items()})
     assert segment.overlapped_communication == pytest.approx(batches * 0.25)
     assert segment.steps == batches and segment.step_s == {duration_bin(2.05): batches}
 

@@ -71,12 +71,12 @@ def check(
         described = worker.gather([node.describe().hostname, own])
         hosts, addresses = ([each[part] for each in described] for part in (0, 1))
         if len(set(hosts)) < machines:
-            hosts = [f"{host} ({place})" for host, place in described]
+            hosts = [f"{host} ({address})" for host, address in described]
         torch.set_num_threads(node.usable_cpus())
         begin = clock.monotonic()
         calibrations: list[dict[str, float]] = [{} for _ in hosts]
         gpus: list[list[str]] = []
-        measured: dict[tuple[int, int], pairs.Pair] = {}
+        measured: dict[tuple[int, int], pairs.MachinePair] = {}
         faults: list[str] = []
         for _ in range(LOOKS):
             for rates, (new, gpus_of_host) in zip(calibrations, _calibrated(worker), strict=True):
@@ -107,17 +107,17 @@ def check(
     }
 
 
-def _measured(worker: "Worker", addresses: list[str], minutes: float) -> "list[pairs.Pair]":
+def _measured(worker: "Worker", addresses: list[str], minutes: float) -> "list[pairs.MachinePair]":
     """Return every pair's measurement, both ways; of many machines as many rounds as there is time for."""
     from mlbench.launch.check import pairs
 
-    found: list[pairs.Pair] = []
+    results: list[pairs.MachinePair] = []
     most = max(1, int(60 * minutes / PAIR_S))
     for some in itertools.islice(pairs.rounds(worker.world_size), most):
         peer = next((sum(pair) - worker.rank for pair in some if worker.rank in pair), None)
         row = None if peer is None else pairs.measure(worker, peer, addresses)
-        found += [pairs.Pair(*each) for each in worker.gather(row) if each]
-    return found
+        results += [pairs.MachinePair(*each) for each in worker.gather(row) if each]
+    return results
 
 
 def _calibrated(worker: "Worker") -> list[Any]:
@@ -183,14 +183,14 @@ def _expected(hardware: str) -> float | None:
     return rate * 1e9 / 8
 
 
-def text(found: dict[str, Any]) -> str:
+def text(result: dict[str, Any]) -> str:
     """Return the verdict for people."""
     from mlbench.record.format import with_prefix
 
-    rates = [8 * pair["bytes_per_s"] for pair in found["pairs"]]
+    rates = [8 * pair["bytes_per_s"] for pair in result["pairs"]]
     lines = [
-        f"{len(found['machines'])} machines, {len(rates)} links both ways: "
+        f"{len(result['machines'])} machines, {len(rates)} links both ways: "
         f"{with_prefix(min(rates), 'bit/s')} to {with_prefix(max(rates), 'bit/s')}, "
-        f"all-reduce at {with_prefix(found['ring_busbw_bytes_per_s'], 'B/s')} of bus bandwidth"
+        f"all-reduce at {with_prefix(result['ring_busbw_bytes_per_s'], 'B/s')} of bus bandwidth"
     ]
-    return "\n".join([*lines, *(found["faults"] or ["nothing is slow and no packet is lost"])])
+    return "\n".join([*lines, *(result["faults"] or ["nothing is slow and no packet is lost"])])

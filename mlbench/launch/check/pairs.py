@@ -21,7 +21,7 @@ LOSS_RATE = 0.5  # share of the rate over TCP at which they are sent, so that no
 SILENCE_S = 1.0  # s without a datagram after which none is on its way any more
 
 
-class Pair(NamedTuple):
+class MachinePair(NamedTuple):
     """What machine `source` measured of `target`, as the receiver saw it."""
 
     source: int
@@ -41,16 +41,16 @@ def rounds(machines: int) -> Iterator[list[tuple[int, int]]]:
         seats.insert(1, seats.pop())
 
 
-def better(one: Pair, other: Pair) -> Pair:
+def better(pair: MachinePair, other: MachinePair) -> MachinePair:
     """Return the best that two measurements of a pair saw: what else goes on there only makes it worse."""
-    return one._replace(
-        round_trip_s=min(one.round_trip_s, other.round_trip_s),
-        bytes_per_s=max(one.bytes_per_s, other.bytes_per_s),
-        lost=min(one.lost, other.lost),
+    return pair._replace(
+        round_trip_s=min(pair.round_trip_s, other.round_trip_s),
+        bytes_per_s=max(pair.bytes_per_s, other.bytes_per_s),
+        lost=min(pair.lost, other.lost),
     )
 
 
-def measure(worker: Worker, peer: int, addresses: list[str]) -> Pair:
+def measure(worker: Worker, peer: int, addresses: list[str]) -> MachinePair:
     """Return what this machine receives from `peer`; both call it at once."""
     first = worker.rank < peer
     round_trip_s = _round_trip(peer, first=first)
@@ -58,7 +58,7 @@ def measure(worker: Worker, peer: int, addresses: list[str]) -> Pair:
     for sends in (first, not first):
         rates[sends] = _rate(peer, sends=sends)
     lost = {sends: _lost(peer, addresses, worker, rates[sends], sends=sends) for sends in (first, not first)}
-    return Pair(peer, worker.rank, round_trip_s, rates[False], lost[False])
+    return MachinePair(peer, worker.rank, round_trip_s, rates[False], lost[False])
 
 
 def _round_trip(peer: int, *, first: bool) -> float:
@@ -144,6 +144,6 @@ def _receive(end: socket.socket, arrived: list[int], done: threading.Event) -> N
                 return
 
 
-def plain(pairs: list[Pair]) -> list[dict[str, Any]]:
+def plain(pairs: list[MachinePair]) -> list[dict[str, Any]]:
     """Return pairs as JSON types."""
     return [pair._asdict() for pair in pairs]

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from mlbench.launch.check.pairs import Pair
+from mlbench.launch.check.pairs import MachinePair
 from mlbench.record.format import with_prefix
 
 DEVICES = {"cpu": "CPU", "cuda": "slowest GPU"}  # by how a rate's name begins
@@ -16,7 +16,7 @@ def faults(
     hosts: Sequence[str],
     calibrations: Sequence[Mapping[str, float]],
     gpus: Sequence[Sequence[str]],
-    pairs: Sequence[Pair],
+    pairs: Sequence[MachinePair],
     *,
     expected_bytes_per_s: float | None,
 ) -> list[str]:
@@ -49,7 +49,7 @@ def _slow_machines(hosts: Sequence[str], calibrations: Sequence[Mapping[str, flo
     return sentences
 
 
-def _links(hosts: Sequence[str], pairs: Sequence[Pair], expected: float | None) -> list[str]:
+def _links(hosts: Sequence[str], pairs: Sequence[MachinePair], expected: float | None) -> list[str]:
     """Name a machine all of whose pairs are bad, and a pair where its machines are not."""
     lossy = _named(hosts, pairs, {pair: pair.lost > LOST for pair in pairs})
     sentences = []
@@ -71,7 +71,7 @@ def _links(hosts: Sequence[str], pairs: Sequence[Pair], expected: float | None) 
     return sentences
 
 
-def _best(pairs: Sequence[Pair]) -> list[float]:
+def _best(pairs: Sequence[MachinePair]) -> list[float]:
     """Return of each machine the best rate of its pairs: what its own link can do."""
     best: dict[int, float] = {}
     for pair in pairs:
@@ -80,17 +80,19 @@ def _best(pairs: Sequence[Pair]) -> list[float]:
     return list(best.values())
 
 
-def _named(hosts: Sequence[str], pairs: Sequence[Pair], bad: Mapping[Pair, bool]) -> dict[str, list[Pair]]:
+def _named(
+    hosts: Sequence[str], pairs: Sequence[MachinePair], bad: Mapping[MachinePair, bool]
+) -> dict[str, list[MachinePair]]:
     """Return by name the bad pairs: of a machine's link where it is bad in one direction to all others."""
-    found: dict[str, list[Pair]] = {}
-    explained: set[Pair] = set()
+    groups: dict[str, list[MachinePair]] = {}
+    explained: set[MachinePair] = set()
     for machine, host in enumerate(hosts):
         for way in ("source", "target"):
             own = [pair for pair in pairs if getattr(pair, way) == machine]
             if len(own) > 1 and all(bad[pair] for pair in own):
-                found.setdefault(f"the link of {host}", []).extend(own)
+                groups.setdefault(f"the link of {host}", []).extend(own)
                 explained.update(own)
     for pair in pairs:
         if bad[pair] and pair not in explained:
-            found.setdefault(f"the link from {hosts[pair.source]} to {hosts[pair.target]}", []).append(pair)
-    return found
+            groups.setdefault(f"the link from {hosts[pair.source]} to {hosts[pair.target]}", []).append(pair)
+    return groups

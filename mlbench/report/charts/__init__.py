@@ -27,8 +27,8 @@ def charts(group: Group) -> list[Chart]:
     first = report.charts(tables(group), about=group.about) if report else []
     if len(group.curves) <= MOST_CURVES:
         return [*first, *(draw(group) for draw in DRAWN)]
-    fastest = {id(one) for one in sorted(group.curves, key=lambda one: one.fastest)[:MOST_CURVES]}
-    curves = tuple(one for one in group.curves if id(one) in fastest)
+    fastest = {id(curve) for curve in sorted(group.curves, key=lambda curve: curve.fastest)[:MOST_CURVES]}
+    curves = tuple(curve for curve in group.curves if id(curve) in fastest)
     which = "those that reach the goal first" if group.goal else "the first ones"
     note = f"{MOST_CURVES} of {len(group.curves)} curves are drawn, {which}; the table has all of them."
     some = [draw(replace(group, curves=curves)) for draw in DRAWN]

@@ -51,5 +51,5 @@ def convergence(group: Group) -> Chart:
 
 def _course(record: Record, metric: str) -> list[tuple[float, float]]:
     """Return (elapsed, value) of every validation that has a finite value."""
-    values = ((one.elapsed, one.metrics.get(metric)) for one in record.validations)
+    values = ((validation.elapsed, validation.metrics.get(metric)) for validation in record.validations)
     return [(elapsed, value) for elapsed, value in values if value is not None]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from mlbench.analysis.chart import Axis, Chart, Trace, drawable, time_axis
-from mlbench.analysis.points import Estimate, Point
+from mlbench.analysis.points import MedianEstimate, Point
 from mlbench.analysis.tradeoff import optimum
 from mlbench.record.format import usd
 from mlbench.report.grouping import Group, reasons, workers
@@ -26,7 +26,7 @@ def cost(group: Group) -> Chart:
         other = style + len(group.curves)
         traces.append(_bills(curve.named("spot, training alone"), spot, other, secondary=True))
         best = optimum(curve.points, group.compared)
-        notes += [f"{curve.prefix}{best.words}"] if best else []
+        notes += [f"{curve.prefix}{best.sentence}"] if best else []
         if best and best.point.usd and best.point.time_to_accuracy:
             traces.append(
                 Trace(
@@ -78,7 +78,7 @@ def _without_price(points: Sequence[Point]) -> list[str]:
 
 
 def _bills(
-    label: str, bills: Sequence[tuple[Point, Estimate | None]], style: int, *, secondary: bool = False
+    label: str, bills: Sequence[tuple[Point, MedianEstimate | None]], style: int, *, secondary: bool = False
 ) -> Trace:
     some = [
         (point, bill, point.time_to_accuracy)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlbench.analysis.chart import GREYED, Axis, Chart, Trace, drawable, time_axis
-from mlbench.analysis.points import Estimate
+from mlbench.analysis.points import MedianEstimate
 from mlbench.record.format import counted, duration, usd
 
 # s; what people count in
@@ -14,55 +14,57 @@ ROOM = 1.15  # of a linear axis: what stands beside a mark has room
 
 
 @dataclass(frozen=True)
-class Offer:
+class FrontierPoint:
     """A number of workers on a machine: time to the goal in s and its cost in USD."""
 
     machine: str
     workers: int
-    time: Estimate
-    usd: Estimate
+    time: MedianEstimate
+    usd: MedianEstimate
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         return f"{self.machine}, {counted(self.workers, 'worker')}"
 
 
-def undominated(offers: Sequence[Offer]) -> list[Offer]:
+def undominated(offers: Sequence[FrontierPoint]) -> list[FrontierPoint]:
     """Return the frontier, fastest first: nothing is both cheaper and faster than one of them."""
-    ordered = sorted(offers, key=lambda one: (one.time.value, one.usd.value))
-    frontier: list[Offer] = []
-    for one in ordered:
-        if not frontier or one.usd.value < frontier[-1].usd.value:
-            frontier.append(one)
+    ordered = sorted(offers, key=lambda offer: (offer.time.value, offer.usd.value))
+    frontier: list[FrontierPoint] = []
+    for offer in ordered:
+        if not frontier or offer.usd.value < frontier[-1].usd.value:
+            frontier.append(offer)
     return frontier
 
 
-def frontier(offers: Sequence[Offer], *, title: str, about: str) -> Chart:
+def frontier(offers: Sequence[FrontierPoint], *, title: str, about: str) -> Chart:
     """Return cost over time: the frontier joined and with its 95 % intervals, what it dominates in grey."""
     best = undominated(offers)
     # Behind the joined ones, as their names stand above and below in turn.
     names = [(best[0::2], 0), (best[1::2], GREYED)]
     traces = []
     for some, style in names:
-        xs, ys = [one.time.value for one in some], [one.usd.value for one in some]
-        words = [one.words for one in some]
-        traces.append(Trace("", xs, ys, "marks", style, small=True, annotations=words))
+        xs, ys = [offer.time.value for offer in some], [offer.usd.value for offer in some]
+        annotations = [offer.label for offer in some]
+        traces.append(Trace("", xs, ys, "marks", style, small=True, annotations=annotations))
     for label, dominated in (("on the frontier", False), ("dominated", True)):
-        some = [one for one in offers if one not in best] if dominated else best
-        times, bills = [one.time for one in some], [one.usd for one in some]
+        some = [offer for offer in offers if offer not in best] if dominated else best
+        times, bills = [offer.time for offer in some], [offer.usd for offer in some]
         traces.append(
             Trace(
                 label,
-                [one.value for one in times],
-                [one.value for one in bills],
+                [time.value for time in times],
+                [bill.value for bill in bills],
                 "marks" if dominated else "line",
                 GREYED if dominated else 0,
                 small=dominated,
-                x_low=[] if dominated else [_end(one.low) for one in times],
-                x_high=[] if dominated else [_end(one.high) for one in times],
-                low=[] if dominated else [_end(one.low) for one in bills],
-                high=[] if dominated else [_end(one.high) for one in bills],
-                texts=[f"{one.words}: {duration(one.time.value)}, {usd(one.usd.value)}" for one in some],
+                x_low=[] if dominated else [_end(time.low) for time in times],
+                x_high=[] if dominated else [_end(time.high) for time in times],
+                low=[] if dominated else [_end(bill.low) for bill in bills],
+                high=[] if dominated else [_end(bill.high) for bill in bills],
+                texts=[
+                    f"{offer.label}: {duration(offer.time.value)}, {usd(offer.usd.value)}" for offer in some
+                ],
             )
         )
     xs, ys = (

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from mlbench.analysis.chart import Axis, Chart, Trace, ends, side_by_side, time_axis, worker_axis
-from mlbench.analysis.points import Estimate, Point
+from mlbench.analysis.points import MedianEstimate, Point
 from mlbench.record.format import duration, percent
 from mlbench.record.phases import PHASES, TRAIN_STEP
 from mlbench.report.grouping import Group, workers
@@ -20,7 +20,7 @@ LONGEST_WORD = 9  # letters of a line below a group of one bar
 
 def phases(group: Group) -> Chart:
     """Return an epoch's time as stacked phases and what lies outside the batches."""
-    curves = [(one.label, [point for point in one.points if point.phases]) for one in group.curves]
+    curves = [(curve.label, [point for point in curve.points if point.phases]) for curve in group.curves]
     curves = [(label, points) for label, points in curves if points]
     bars = [point for _, points in curves for point in points]
     order = (*PHASES, *OUTSIDE, TRAIN_STEP)
@@ -77,7 +77,7 @@ def _places(
     for label, points in curves:
         first = places[-1] + 1 + APART if places else 0.0
         own = [first + number for number in range(len(points))]
-        texts |= {place: str(point.workers) for place, point in zip(own, points, strict=True)}
+        texts |= {position: str(point.workers) for position, point in zip(own, points, strict=True)}
         if len(curves) > 1:
             middle = (own[0] + own[-1]) / 2
             below = wrap(label, max(LETTERS * len(own), LONGEST_WORD), break_long_words=False)
@@ -121,7 +121,7 @@ def _part(point: Point, name: str) -> float:
 
 def _shares(
     label: str,
-    measured: Sequence[tuple[Point, Estimate]],
+    measured: Sequence[tuple[Point, MedianEstimate]],
     style: int,
     shift: float,
     *,

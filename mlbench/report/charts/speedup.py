@@ -31,9 +31,15 @@ def speedup(group: Group) -> Chart:
     counts = [point.workers for point in group.points]
     beside = side_by_side(counts, 2 * len(group.curves))
     for style, curve in enumerate(group.curves):
-        compared = [(one, one.total) for one in curve.speedups if one.total and drawable(one.total.value)]
+        compared = [
+            (speedup, speedup.total)
+            for speedup in curve.speedups
+            if speedup.total and drawable(speedup.total.value)
+        ]
         computed = [
-            (one, one.compute) for one in curve.speedups if one.compute and drawable(one.compute.value)
+            (speedup, speedup.compute)
+            for speedup in curve.speedups
+            if speedup.compute and drawable(speedup.compute.value)
         ]
         traces.append(_curve(curve.named("total"), compared, style, beside[2 * style]))
         traces.append(
@@ -42,12 +48,12 @@ def speedup(group: Group) -> Chart:
         traces.append(_apart(curve, style))
         notes += reasons(curve)
         notes += _open_ended(curve)
-        notes += [f"{curve.prefix}Note: {one.note}." for one in curve.speedups if one.note]
-    if all(one.point is one.base for curve in group.curves for one in curve.speedups):
+        notes += [f"{curve.prefix}Note: {speedup.note}." for speedup in curve.speedups if speedup.note]
+    if all(speedup.point is speedup.base for curve in group.curves for speedup in curve.speedups):
         notes.append("Nothing was measured but one worker.")
     axis = worker_axis(counts)
     if any(len(trace.x) for trace in traces):
-        span = [place for place, _ in (axis.ticks[0], axis.ticks[-1])]
+        span = [position for position, _ in (axis.ticks[0], axis.ticks[-1])]
         traces.append(Trace("ideal: S = k", span, span, "reference_line"))
     return Chart.of(
         "speedup",
@@ -101,23 +107,23 @@ def _curve(
     *,
     secondary: bool = False,
 ) -> Trace:
-    measured = [(one, ratio) for one, ratio in measured if drawable(ratio.value)]
+    measured = [(speedup, ratio) for speedup, ratio in measured if drawable(ratio.value)]
     ratios = [ratio for _, ratio in measured]
     return Trace(
         label,
-        [one.point.workers * shift for one, _ in measured],
+        [speedup.point.workers * shift for speedup, _ in measured],
         [ratio.value or math.nan for ratio in ratios],
         "line",
         style,
         secondary=secondary,
-        texts=[f"{workers(one.point)}: {format_ratio(ratio)}" for one, ratio in measured],
+        texts=[f"{workers(speedup.point)}: {format_ratio(ratio)}" for speedup, ratio in measured],
         **ends(ratios, log=True),
     )
 
 
 def _open_ended(curve: ScalingCurve) -> list[str]:
     """Return whose interval has an end that a logarithmic axis cannot show, and why."""
-    ratios = [(one.point, one.total) for one in curve.speedups if one.total]
+    ratios = [(speedup.point, speedup.total) for speedup in curve.speedups if speedup.total]
     some = [
         str(point.workers)
         for point, total in ratios
@@ -129,15 +135,19 @@ def _open_ended(curve: ScalingCurve) -> list[str]:
 
 def _apart(curve: ScalingCurve, style: int) -> Trace:
     """Return what may not be called a speed-up, to be drawn with another mark and never joined."""
-    some = [(one, one.excluded_ratio) for one in curve.speedups if one.why and drawable(one.excluded_ratio)]
+    some = [
+        (speedup, speedup.excluded_ratio)
+        for speedup in curve.speedups
+        if speedup.why and drawable(speedup.excluded_ratio)
+    ]
     return Trace(
         curve.named("quotient of times, no speed-up"),
-        [one.point.workers for one, _ in some],
+        [speedup.point.workers for speedup, _ in some],
         [apart or math.nan for _, apart in some],
         "marks",
         style,
         excluded=True,
-        texts=[f"{workers(one.point)}: {one.why}" for one, _ in some],
+        texts=[f"{workers(speedup.point)}: {speedup.why}" for speedup, _ in some],
     )
 
 
@@ -165,12 +175,12 @@ def _single_runs(curve: ScalingCurve, style: int, shifts: Sequence[float], *, to
     """Return single runs beside their median."""
     runs = [
         (
-            point.workers * shifts[place % len(shifts)],
+            point.workers * shifts[index % len(shifts)],
             time,
-            f"{point.records[place].run_id}, {workers(point)}",
+            f"{point.records[index].run_id}, {workers(point)}",
         )
         for point in curve.points
-        for place, time in enumerate(point.times)
+        for index, time in enumerate(point.times)
     ]
     traces = []
     for name, excluded in (("single runs", False), ("missed the goal", True)):

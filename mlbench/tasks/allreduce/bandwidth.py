@@ -40,27 +40,27 @@ def bus_factor(collective: str, workers: int) -> float:
     return {"all_reduce": 2 * part, "broadcast": 1.0}.get(collective, part)
 
 
-def row(kind: str, **known: Any) -> dict[str, Any]:
+def row(kind: str, **columns: Any) -> dict[str, Any]:
     """Return a row of the table: the same columns for every kind, None where one means nothing."""
-    unknown = known.keys() - set(COLUMNS)
+    unknown = columns.keys() - set(COLUMNS)
     assert not unknown, unknown
-    return dict.fromkeys(COLUMNS) | {"kind": kind} | known
+    return dict.fromkeys(COLUMNS) | {"kind": kind} | columns
 
 
 def times(
-    slowest: Sequence[float], *, fastest: Sequence[float] | None = None, wrong: int, **known: Any
+    slowest: Sequence[float], *, fastest: Sequence[float] | None = None, wrong: int, **columns: Any
 ) -> dict[str, Any]:
     """Return the row of one size from the slowest, and the fastest, rank's seconds of each repeat.
 
     A time in which `wrong` elements came out wrong is no time: the row then has the count alone.
     """
     if wrong:
-        return row("times", **known, wrong_elements=wrong, reason=f"{wrong:,} elements were wrong")
+        return row("times", **columns, wrong_elements=wrong, reason=f"{wrong:,} elements were wrong")
     p50, p95, p99 = (float(value) for value in np.percentile(slowest, (50, 95, 99)))
-    algbw = known["bytes"] / p50
+    algbw = columns["bytes"] / p50
     return row(
         "times",
-        **known,
+        **columns,
         min_s=min(slowest),
         mean_s=float(np.mean(slowest)),
         p50_s=p50,
@@ -69,19 +69,19 @@ def times(
         max_s=max(slowest),
         fastest_p50_s=None if fastest is None else float(np.median(fastest)),
         algbw_bytes_per_s=algbw,
-        busbw_bytes_per_s=algbw * bus_factor(known["collective"], known["workers"]),
+        busbw_bytes_per_s=algbw * bus_factor(columns["collective"], columns["workers"]),
         wrong_elements=0,
     )
 
 
-def fitted(points: Sequence[dict[str, Any]], **known: Any) -> dict[str, Any]:
+def fitted(points: Sequence[dict[str, Any]], **columns: Any) -> dict[str, Any]:
     """Return the row of the line through the median times of one collective and dtype."""
     right = [point for point in points if not point["wrong_elements"]]
     if len(right) < 2:
-        return row("skipped", **known, reason="fewer than two sizes to draw a line through")
+        return row("skipped", **columns, reason="fewer than two sizes to draw a line through")
     alpha, beta, residual = fit([p["bytes"] for p in right], [p["p50_s"] for p in right])
     line = {"alpha_s": alpha, "beta_s_per_byte": beta, "residual": residual}
-    return row("fit", **known, **line, points=len(right))
+    return row("fit", **columns, **line, points=len(right))
 
 
 def fit(sent: Sequence[float], seconds: Sequence[float]) -> tuple[float, float, float]:

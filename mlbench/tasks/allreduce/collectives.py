@@ -79,12 +79,14 @@ class CollectiveCase:
             return result
 
         if collective == "all_reduce":
-            one = zeros(size)
-            return cls(partial(dist.all_reduce, one), one, one, [slice_of(rank, size)], total(0, size), size)
+            buffer = zeros(size)
+            return cls(
+                partial(dist.all_reduce, buffer), buffer, buffer, [slice_of(rank, size)], total(0, size), size
+            )
         if collective == "broadcast":
-            one = zeros(size)
+            buffer = zeros(size)
             own = slice_of(0, size) if rank == 0 else zeros(size)
-            return cls(partial(dist.broadcast, one, 0), one, one, [own], slice_of(0, size), size)
+            return cls(partial(dist.broadcast, buffer, 0), buffer, buffer, [own], slice_of(0, size), size)
         if collective == "all_gather":
             part, gathered = zeros(block), zeros(whole)
             expected = torch.cat([slice_of(key, block) for key in range(ranks)])

@@ -27,7 +27,7 @@ def _size(size: float) -> str:
     return format.with_prefix(size, "B")
 
 
-class Quantity(NamedTuple):
+class MessageColumn(NamedTuple):
     """A column of the table that is drawn over the message size."""
 
     name: str
@@ -38,8 +38,8 @@ class Quantity(NamedTuple):
 
 
 QUANTITIES = (
-    Quantity("time", "p50_s", "Median time", "median time of the slowest rank", format.duration),
-    Quantity("bandwidth", "busbw_bytes_per_s", "Bus bandwidth", "bus bandwidth", _rate),
+    MessageColumn("time", "p50_s", "Median time", "median time of the slowest rank", format.duration),
+    MessageColumn("bandwidth", "busbw_bytes_per_s", "Bus bandwidth", "bus bandwidth", _rate),
 )
 
 
@@ -48,8 +48,8 @@ def lines(table: Iterable[Row], kind: str = "times") -> dict[Line, list[Row]]:
     groups: dict[Line, list[Row]] = {}
     for row in table:
         if row["kind"] == kind and not row["wrong_elements"]:
-            place = (row["backend"], row["device"], row["collective"], row["dtype"], row["workers"])
-            groups.setdefault(place, []).append(row)
+            line = (row["backend"], row["device"], row["collective"], row["dtype"], row["workers"])
+            groups.setdefault(line, []).append(row)
     return groups
 
 
@@ -64,8 +64,8 @@ def charts(
     by_label = {label: lines(table) for label, table in tables.items()}
     collectives = dict.fromkeys(line[2] for groups in by_label.values() for line in groups)
     drawn = [
-        _over_size(by_label, one, quantity, about=about, network_gbit_per_s=network_gbit_per_s)
-        for one in collectives
+        _over_size(by_label, collective, quantity, about=about, network_gbit_per_s=network_gbit_per_s)
+        for collective in collectives
         for quantity in QUANTITIES
     ]
     return [*drawn, *_beside_published(by_label, about=about)]
@@ -83,15 +83,16 @@ def _beside_published(by_label: Mapping[str, dict[Line, list[Row]]], *, about: s
         if (line[2], line[3]) == ("all_reduce", PUBLISHED_DTYPE)
     ]
     published: dict[str, list[tuple[int, float]]] = {}
-    for one in references.load("allreduce"):
-        statistic = one.metric.removesuffix("_time")
-        if one.dtype != PUBLISHED_DTYPE or one.workers not in {line[4] for _, line, _ in ours}:
+    for reference in references.load("allreduce"):
+        statistic = reference.metric.removesuffix("_time")
+        if reference.dtype != PUBLISHED_DTYPE or reference.workers not in {line[4] for _, line, _ in ours}:
             continue
-        if one.elements is None or one.unit not in UNITS_S or statistic not in ("mean", "median"):
+        if reference.elements is None or reference.unit not in UNITS_S or statistic not in ("mean", "median"):
             continue
-        where = f"{one.publisher} {one.date}, {one.backend} {one.device} x{one.workers}, {statistic}"
-        size = one.elements * PUBLISHED_BYTES
-        published.setdefault(where, []).append((size, one.value * UNITS_S[one.unit]))
+        setting = f"{reference.backend} {reference.device} x{reference.workers}"
+        where = f"{reference.publisher} {reference.date}, {setting}, {statistic}"
+        size = reference.elements * PUBLISHED_BYTES
+        published.setdefault(where, []).append((size, reference.value * UNITS_S[reference.unit]))
     if not published:
         return
     curves = [
@@ -125,7 +126,7 @@ def _beside_published(by_label: Mapping[str, dict[Line, list[Row]]], *, about: s
 def _over_size(
     by_label: Mapping[str, dict[Line, list[Row]]],
     collective: str,
-    quantity: Quantity,
+    quantity: MessageColumn,
     *,
     about: str,
     network_gbit_per_s: float | None,
@@ -170,8 +171,8 @@ def summary(tables: Mapping[str, Sequence[Row]]) -> list[str]:
         (size, dtype), fastest = next(item for item in by_size.items() if item[0][0] == smallest)
         seconds = median(row["p50_s"] for row in fastest)
         times.append(f"{format.duration(seconds)} with {label} ({_size(size)}, {dtype})")
-        best = {place: median(row["busbw_bytes_per_s"] for row in some) for place, some in by_size.items()}
-        size, dtype = max(best, key=lambda place: best[place])
+        best = {key: median(row["busbw_bytes_per_s"] for row in some) for key, some in by_size.items()}
+        size, dtype = max(best, key=lambda key: best[key])
         rates.append(f"{_rate(best[size, dtype])} with {label} ({_size(size)}, {dtype})")
     if not times:
         return ["No run measured all_reduce."]
@@ -225,7 +226,7 @@ def _nccl_tests(row: Row, dtype: str) -> list[str]:
 def _fit_note(line: Line, row: Row, groups: dict[Line, list[Row]], network_gbit_per_s: float | None) -> str:
     """Return latency, bandwidth and residual of t = alpha + beta * bytes, and the best bus bandwidth."""
     latency, bandwidth, residual = _fitted(row)
-    best = max(one["busbw_bytes_per_s"] for one in groups[line])
+    best = max(point["busbw_bytes_per_s"] for point in groups[line])
     note = f"{line[2]} {line[3]}: latency {latency}, bandwidth {bandwidth}, residual {residual}; best busbw "
     note += _rate(best)
     if network_gbit_per_s:

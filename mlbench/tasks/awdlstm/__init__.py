@@ -5,14 +5,20 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mlbench.config.experiment import Model, NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
+from mlbench.config.experiment import (
+    FrozenModel,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    TrainingConfig,
+)
 from mlbench.tasks.awdlstm import data
 
 prepare = data.prepare_dataset
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Dropouts(Model):
+class Dropouts(FrozenModel):
     """Probabilities of dropping: units of the output, between layers, of the input; words; weights."""
 
     output: Probability

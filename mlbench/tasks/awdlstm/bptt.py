@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mlbench.config.errors import UserError
-from mlbench.tasks.awdlstm.model import Output, States, detached
+from mlbench.tasks.awdlstm.model import LanguageModelOutput, States, detached
 from mlbench.training import sampling
 from mlbench.training.worker import Worker
 
@@ -58,7 +58,7 @@ class BpttIterator:
         lengths = bptt_lengths(rows, bptt=self.bptt, generator=self.worker.generator(epoch))
         return EpochChunks(self, epoch, lengths)
 
-    def forward(self, net: nn.Module, chunk: BpttChunk) -> Output:
+    def forward(self, net: nn.Module, chunk: BpttChunk) -> LanguageModelOutput:
         """Read a chunk with masks of dropout of this rank's own; the next goes on where it ends."""
         output = net(chunk.inputs, self.states, self.dropout_rng)
         self.states = detached(output.states)
@@ -133,7 +133,7 @@ def rate(position: float, length: int, *, base: float, bptt: int, workers: int, 
 
 
 @dataclass
-class Validation:
+class TextValidation:
     """Mean loss over a whole text, cut into a fixed number of columns that are shared out over ranks.
 
     As the hidden state is carried on in a column, the number of columns decides the value; it is the
@@ -163,7 +163,7 @@ class Validation:
         return {"perplexity": loss.exp().item(), "loss": loss.item()}
 
 
-def validation(tokens: Tensor, worker: Worker, *, count: int, bptt: int) -> Validation:
+def validation(tokens: Tensor, worker: Worker, *, count: int, bptt: int) -> TextValidation:
     """Return the validation of a text [tokens] in `count` columns whose lengths differ by at most one."""
     pairs = len(tokens) - 1
     begins = [pairs * column // count for column in range(count + 1)]
@@ -171,8 +171,8 @@ def validation(tokens: Tensor, worker: Worker, *, count: int, bptt: int) -> Vali
     rows = -(-pairs // count)
     inputs = torch.zeros(rows, len(own), dtype=torch.int64)
     targets = torch.full((rows, len(own)), IGNORED)
-    for place, column in enumerate(own):
+    for index, column in enumerate(own):
         begin, end = begins[column], begins[column + 1]
-        inputs[: end - begin, place] = tokens[begin:end]
-        targets[: end - begin, place] = tokens[begin + 1 : end + 1]
-    return Validation(inputs.to(worker.device), targets.to(worker.device), bptt, worker)
+        inputs[: end - begin, index] = tokens[begin:end]
+        targets[: end - begin, index] = tokens[begin + 1 : end + 1]
+    return TextValidation(inputs.to(worker.device), targets.to(worker.device), bptt, worker)

@@ -161,7 +161,7 @@ def _write_wikipedia(writer: DatasetWriter, *, root: Path) -> None:
         wikipedia.articles(dump, progress=lambda pages: writer.progress("read pages", pages, None, "rows"))
     )
     held_out = articles[shape["every"] // 2 :: shape["every"]]
-    splits = {"train": [one for one in articles if one not in held_out], "valid": held_out}
+    splits = {"train": [article for article in articles if article not in held_out], "valid": held_out}
     words = {
         split: [word for article in some for paragraph in article.paragraphs for word in (*paragraph, END)]
         for split, some in splits.items()

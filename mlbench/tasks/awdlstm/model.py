@@ -16,7 +16,7 @@ States = list[tuple[Tensor, Tensor]]  # hidden and cell of each layer, [1, colum
 EMBEDDING_RANGE = 0.1  # words start uniform in +-0.1 (Merity et al. 2017, section 5)
 
 
-class Output(NamedTuple):
+class LanguageModelOutput(NamedTuple):
     """What the model says about every token, and what its regularisation and the next chunk need.
 
     - logits: [length, columns, vocabulary], of the word that follows.
@@ -87,7 +87,7 @@ class AwdLstm(nn.Module):
 
     def forward(
         self, tokens: Tensor, states: States | None = None, dropout_rng: torch.Generator | None = None
-    ) -> Output:
+    ) -> LanguageModelOutput:
         """Read `tokens` [length, columns] on from `states`; None: a text begins here.
 
         `dropout_rng` draws the masks of dropout, and is not needed without dropout.
@@ -104,7 +104,7 @@ class AwdLstm(nn.Module):
             after.append(state)
             last = index == len(self.layers) - 1
             x = self.locked(raw, self.dropouts.output if last else self.dropouts.hidden, dropout_rng)
-        return Output(F.linear(x, self.words, self.bias), raw, x, after)
+        return LanguageModelOutput(F.linear(x, self.words, self.bias), raw, x, after)
 
     def locked(self, x: Tensor, drop: float, dropout_rng: torch.Generator | None) -> Tensor:
         """Drop the same units of a column at every token (Gal and Ghahramani 2016)."""
@@ -119,7 +119,7 @@ def keep(like: Tensor, shape: tuple[int, ...], drop: float, dropout_rng: torch.G
     return like.new_empty(shape).bernoulli_(1 - drop, generator=dropout_rng).div_(1 - drop)
 
 
-def loss(output: Output, targets: Tensor, *, ar: float, tar: float) -> Tensor:
+def loss(output: LanguageModelOutput, targets: Tensor, *, ar: float, tar: float) -> Tensor:
     """Return mean cross-entropy + activation and temporal activation regularisation (AR, TAR).
 
     AR is the mean square of the dropped output, TAR that of the raw output's change from token to token

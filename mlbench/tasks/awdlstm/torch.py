@@ -15,11 +15,11 @@ from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
 
-class Text(NamedTuple):
+class TextColumns(NamedTuple):
     """This rank's columns of the training text, and the validation text, on the device."""
 
     train: bptt.BpttIterator
-    valid: bptt.Validation
+    valid: bptt.TextValidation
 
 
 def build(config: Config, worker: Worker) -> TrainingSetup:
@@ -36,10 +36,10 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     columns = bptt.columns(files.train, worker, each=config.batch_size)
     reader = bptt.BpttIterator(columns, config.bptt, worker)
 
-    def load() -> Text:
+    def load() -> TextColumns:
         reader.load()
         valid = bptt.validation(files.valid, worker, count=config.validation_columns, bptt=config.bptt)
-        return Text(reader, valid)
+        return TextColumns(reader, valid)
 
     def before_step(_: int) -> None:
         now = bptt.rate(
@@ -53,7 +53,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         for group in optimizer.param_groups:
             group["lr"] = now
 
-    def loss(output: awd.Output, chunk: bptt.BpttChunk) -> Tensor:
+    def loss(output: awd.LanguageModelOutput, chunk: bptt.BpttChunk) -> Tensor:
         return awd.loss(output, chunk.targets, ar=config.ar, tar=config.tar)
 
     return TrainingSetup(

@@ -88,8 +88,8 @@ def articles(dump: bytes, *, progress: Callable[[int], None] = lambda _: None) -
 def paragraphs(wikitext: str) -> list[list[str]]:
     """Return the paragraphs of prose in a page's markup, each as its words and marks."""
     lines = [line.strip() for line in prose(wikitext).splitlines()]
-    found = [WORD.findall(line) for line in lines if not line.startswith(NO_LINE)]
-    return [words for words in found if len(words) >= SHORTEST]
+    candidates = [WORD.findall(line) for line in lines if not line.startswith(NO_LINE)]
+    return [words for words in candidates if len(words) >= SHORTEST]
 
 
 def prose(wikitext: str) -> str:

@@ -68,13 +68,13 @@ class _AdditiveScores(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
-        queries, keys, direction, kept = ctx.saved_tensors
+        queries, keys, direction, activations = ctx.saved_tensors
         for_queries, for_keys = [], torch.zeros_like(keys)
         for_direction = torch.zeros_like(direction)
         parts = _parts(queries, keys)
         gradients = upstream[0].to(queries.dtype).split(parts[0].shape[1], 1)
         for part, gradient in zip(parts, gradients, strict=True):
-            active = _active(part, keys) if kept is None else kept
+            active = _active(part, keys) if activations is None else activations
             for_direction += gradient.flatten() @ active.flatten(0, 2)
             slope = gradient[..., None] * direction
             torch.ops.aten.tanh_backward.grad_input(slope, active, grad_input=slope)

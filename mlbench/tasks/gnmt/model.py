@@ -158,6 +158,6 @@ def _init_uniform(weight: torch.Tensor, hidden: int) -> None:
 
 def _reverse_padded(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Reverse each sentence of x [s, sentences, hidden] within its length; padding stays where it is."""
-    place = torch.arange(len(x), device=x.device)[:, None]
-    origin = torch.where(place < lengths, lengths - 1 - place, place)
+    position = torch.arange(len(x), device=x.device)[:, None]
+    origin = torch.where(position < lengths, lengths - 1 - position, position)
     return x.gather(0, origin[..., None].expand_as(x))

@@ -44,7 +44,7 @@ class Sequences:
         return tokens.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tokens
 
 
-class Text:
+class TokenText:
     """A prepared data set: mapped files, of which nothing is read before `load`.
 
     - train, valid: as sequences. token_bytes: of text that each token stands for, int64 [vocabulary].
@@ -58,7 +58,7 @@ class Text:
         )
         self.token_bytes: torch.Tensor
 
-    def load(self) -> "Text":
+    def load(self) -> "TokenText":
         """Read the vocabulary; the text comes step by step."""
         import torch
 
@@ -78,9 +78,9 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     )
 
 
-def open_dataset(folder: Path, *, context: int) -> Text:
+def open_dataset(folder: Path, *, context: int) -> TokenText:
     """Return a prepared text as read-only views of its files."""
-    return Text(folder, context)
+    return TokenText(folder, context)
 
 
 # FineWeb
@@ -226,8 +226,8 @@ def _scipy_files(writer: DatasetWriter, root: Path) -> dict[str, bytes]:
     spec = util.find_spec("scipy")
     if metadata.version("scipy") == SCIPY and spec is not None and spec.origin is not None:
         folder = Path(spec.origin).parent
-        found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
-        return {name: path.read_bytes() for name, path in found.items() if not NO_PROSE.search(name)}
+        paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
+        return {name: path.read_bytes() for name, path in paths.items() if not NO_PROSE.search(name)}
     files = packages.files(writer.fetch(SCIPY_WHEEL, root), below="scipy")
     return {name: content for name, content in files if name.endswith(".py") and not NO_PROSE.search(name)}
 

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 INIT_STD = 0.02  # of all matrices (Radford et al. 2018, section 4.1)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Causal self-attention and an MLP of four times the width, each normalised before and added."""
 
     def __init__(self, d_model: int, heads: int) -> None:
@@ -51,7 +51,7 @@ class Gpt(nn.Module):
         self.activation_checkpointing = activation_checkpointing
         self.tokens = nn.Parameter(torch.empty(vocabulary, d_model))
         self.positions = nn.Parameter(torch.empty(context, d_model))
-        self.blocks = nn.ModuleList(Block(d_model, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(TransformerBlock(d_model, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(d_model)
         # What every block adds to is as large after all of them (Radford et al. 2019, section 2.3).
         residual_std = INIT_STD / (2 * layers) ** 0.5

@@ -16,10 +16,10 @@ from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
 
-class Steps(NamedTuple):
+class EpochRows(NamedTuple):
     """One epoch's steps of this rank: `rows` [steps, micro-batches, sequences] of the training text."""
 
-    text: data.Text
+    text: data.TokenText
     rows: Tensor
     device: torch.device
 
@@ -49,15 +49,15 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     total = config.epochs * (len(text.train) // config.global_batch_size)
     schedule = schedules.Schedule(optimizer, schedules.warmup_cosine(config.warmup_steps, total))
 
-    def steps(_: data.Text, epoch: int) -> Steps:
+    def steps(_: data.TokenText, epoch: int) -> EpochRows:
         rows = sampling.shuffled_rows(len(text.train), batch=batch, epoch=epoch, worker=worker)
-        return Steps(text, rows.cpu().view(len(rows), -1, micro), worker.device)
+        return EpochRows(text, rows.cpu().view(len(rows), -1, micro), worker.device)
 
     def loss(logits: Tensor, tokens: Tensor) -> Tensor:
         total = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum")
         return total / (batch * logits.shape[1])  # micro-batches add up to the mean over the step
 
-    def validate(trained: nn.Module, _: data.Text) -> dict[str, float]:
+    def validate(trained: nn.Module, _: data.TokenText) -> dict[str, float]:
         return evaluate(trained, text, micro=micro, worker=worker)
 
     return TrainingSetup(
@@ -95,7 +95,7 @@ def language_model(config: Config) -> gpt.Gpt:
     )
 
 
-def evaluate(trained: nn.Module, text: data.Text, *, micro: int, worker: Worker) -> dict[str, float]:
+def evaluate(trained: nn.Module, text: data.TokenText, *, micro: int, worker: Worker) -> dict[str, float]:
     """Return cross-entropy (nats a token) and bits per byte of the whole validation text.
 
     micro: sequences at a time; bounds memory, changes no result.

@@ -154,8 +154,8 @@ def _write_fashion_mnist_tops(writer: DatasetWriter, *, root: Path) -> None:
     zeros, ones = ([fashion_mnist.CLASSES.index(name) for name in chosen[side]] for side in ("zero", "one"))
     mean = deviation = np.zeros(0)
     for split, (images, labels) in fashion_mnist.read(writer, root).items():
-        kept = np.isin(labels, [*zeros, *ones])
-        pixels = images[kept].reshape(-1, fashion_mnist.SIDE**2).astype(np.int64)
+        mask = np.isin(labels, [*zeros, *ones])
+        pixels = images[mask].reshape(-1, fashion_mnist.SIDE**2).astype(np.int64)
         if split == "train":  # sums of integers, so their order does not matter
             mean = pixels.sum(0) / len(pixels)
             deviation = np.sqrt((pixels**2).sum(0) / len(pixels) - mean**2)
@@ -163,7 +163,7 @@ def _write_fashion_mnist_tops(writer: DatasetWriter, *, root: Path) -> None:
             standard = np.where(deviation > 0, (pixels - mean) / deviation, 0.0)
         whole = np.round(standard * 10 ** chosen["digits"]).astype(np.int64)
         rows = (whole / np.sqrt((whole**2).sum(1, keepdims=True))).astype(np.float32)
-        label = np.isin(labels[kept], ones).astype(np.float32)
+        label = np.isin(labels[mask], ones).astype(np.float32)
         writer.write(split, [arrow.record_batch({"features": rows, "label": label})])
 
 
@@ -250,8 +250,8 @@ def _scan(files: dict[str, Path], writer: DatasetWriter) -> tuple[Layout, int]:
             raise UserError(f"{path} has one label only", hint="there must be two classes to tell apart")
     if high < low:
         raise UserError("the two files have no columns", hint="rows are: label index:value ...")
-    zero, one = sorted(map(float, labels))
-    return Layout((zero, one), first=int(low), features=int(high - low + 1)), rows
+    smaller, larger = sorted(map(float, labels))
+    return Layout((smaller, larger), first=int(low), features=int(high - low + 1)), rows
 
 
 def _batches(path: Path, layout: Layout, writer: DatasetWriter) -> "Iterator[pa.RecordBatch]":

@@ -25,7 +25,7 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Consecutive rows of a file.
 
     - labels: [rows] float64.
@@ -56,7 +56,7 @@ class Block:
             yield rows, self.labels[begin : begin + size]
 
 
-def read(path: Path, *, progress: Callable[[int, int], None] | None = None) -> Iterator[Block]:
+def read(path: Path, *, progress: Callable[[int, int], None] | None = None) -> Iterator[RowBlock]:
     """Yield the rows of a text file, plain, .bz2 or .gz, in blocks.
 
     The next block is read and decompressed while the last is parsed. `progress` is called with the
@@ -99,7 +99,7 @@ def _opened(raw: IO[bytes], suffix: str) -> IO[bytes] | gzip.GzipFile:
     return gzip.GzipFile(fileobj=raw) if suffix == ".gz" else raw
 
 
-def _block(text: bytes, *, first_line: int, path: Path) -> Block:
+def _block(text: bytes, *, first_line: int, path: Path) -> RowBlock:
     """Parse whole lines, the first of which is the file's line number `first_line`."""
     try:
         entries, labels = _parse(text)
@@ -113,7 +113,7 @@ def _block(text: bytes, *, first_line: int, path: Path) -> Block:
             "`label index:value index:value ...` with ascending indices",
             hint="give a LIBSVM/svmlight text file, plain, .bz2 or .gz, of numbers that float32 holds",
         ) from error
-    return Block(labels, entries, text, first_line)
+    return RowBlock(labels, entries, text, first_line)
 
 
 def _parse(text: bytes) -> tuple[Any, np.ndarray]:

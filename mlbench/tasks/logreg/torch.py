@@ -61,7 +61,7 @@ class Convergence:
         ]
 
 
-class Rows(NamedTuple):
+class DeviceRows(NamedTuple):
     """All rows of both splits on the device; `train_rows` are the numbers of those to train on, None: all."""
 
     train: data.Rows
@@ -78,13 +78,13 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         train_rows, heldout_rows = (part.to(worker.device) for part in data.held_out(count))
         count = len(train_rows)
 
-    def load() -> Rows:
+    def load() -> DeviceRows:
         train, test = (
             data.Rows(split.features.to(worker.device), split.labels.to(worker.device)) for split in files
         )
         if heldout_rows is not None:
             test = _select(train, heldout_rows)
-        return Rows(train, test, train_rows)
+        return DeviceRows(train, test, train_rows)
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank
@@ -110,11 +110,11 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         values.mul_(1 - lr * config.l2).sub_(cast(torch.Tensor, weight.grad), alpha=lr)
 
     # Of the data that were published, trained on whole, with the penalty of the published optimum.
-    known = config.train_file is None and config.validation == "test" and config.l2 == data.OPTIMUM_L2
-    optimum = data.OPTIMA.get(config.dataset) if known else None
+    match = config.train_file is None and config.validation == "test" and config.l2 == data.OPTIMUM_L2
+    optimum = data.OPTIMA.get(config.dataset) if match else None
     convergence = Convergence()
 
-    def steps(rows: Rows, epoch: int) -> sampling.BatchIterator:
+    def steps(rows: DeviceRows, epoch: int) -> sampling.BatchIterator:
         order = sampling.shuffled_rows(count, batch=config.batch_size, epoch=epoch, worker=worker)
         if rows.train_rows is not None:
             order = rows.train_rows[order]
@@ -127,7 +127,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
 
         return sampling.BatchIterator(list(zip(order, labels, strict=True)), fetch)
 
-    def validate(trained: nn.Module, rows: Rows) -> dict[str, float]:
+    def validate(trained: nn.Module, rows: DeviceRows) -> dict[str, float]:
         part = sampling.shard(len(rows.test.labels), worker)
         labels = rows.test.labels[part.start : part.stop]
         logits = trained(rows.test.features[part.start : part.stop])
@@ -141,14 +141,14 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
             convergence.weights.append(trained_weights)
         return {"accuracy": 100 * correct / count, "loss": entropy / count + penalty, **mixed.metrics()}
 
-    def flops_per_sample(rows: Rows) -> float:
+    def flops_per_sample(rows: DeviceRows) -> float:
         return training_flops(
             model,
             [rows.train.features[:1]],
             lambda logits: logistic.cross_entropy(logits, logits.new_zeros(len(logits))),
         )
 
-    def table(rows: Rows) -> list[dict[str, str | int | float]]:
+    def table(rows: DeviceRows) -> list[dict[str, str | int | float]]:
         if optimum is None:
             return []
         return convergence.table(rows.train, l2=config.l2, optimum=optimum, worker=worker)

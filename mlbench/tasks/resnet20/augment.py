@@ -29,7 +29,7 @@ def crop(images: Tensor, top: Tensor, left: Tensor, mirrored: Tensor | None) -> 
         (n, places, places, height, width * channels), (padded.stride(0), row, channels, row, 1)
     )
     top, left = top.to(images.device), left.to(images.device)
-    found = windows[torch.arange(n, device=images.device), top, left].view(n, height, width, channels)
+    crops = windows[torch.arange(n, device=images.device), top, left].view(n, height, width, channels)
     if mirrored is None:
-        return found
-    return torch.where(mirrored.to(images.device)[:, None, None, None], found.flip(2), found)
+        return crops
+    return torch.where(mirrored.to(images.device)[:, None, None, None], crops.flip(2), crops)

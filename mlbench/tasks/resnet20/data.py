@@ -26,7 +26,7 @@ class Images(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Dataset:
+class ImageSplits:
     """The two splits, the training pixels' mean and deviation a channel, and how to augment.
 
     `mean` and `std` are [3] float32 of pixels in 0..1. `flip`: an image's mirror image shows the
@@ -52,7 +52,7 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     return arrow.write_dataset(root / config.dataset, write_splits, manifest=manifest, progress=progress)
 
 
-def open_dataset(folder: Path) -> Dataset:
+def open_dataset(folder: Path) -> ImageSplits:
     """Return the splits of a prepared data set as read-only views of its files.
 
     Writing into them in place ends the process; index or slice them into a batch instead.
@@ -62,7 +62,7 @@ def open_dataset(folder: Path) -> Dataset:
     manifest = arrow.read_manifest(folder)
     train, test = (_open_split(folder, split) for split in ("train", "test"))
     mean, std = torch.tensor(manifest["mean"]), torch.tensor(manifest["std"])
-    return Dataset(train, test, mean, std, flip=manifest["parameters"]["flip"])
+    return ImageSplits(train, test, mean, std, flip=manifest["parameters"]["flip"])
 
 
 def _open_split(folder: Path, split: str) -> Images:
@@ -179,9 +179,9 @@ def upscaled(grey: np.ndarray) -> np.ndarray:
     """
     eighths = np.zeros((32, 8), np.int64)
     for new in range(32):
-        place = np.clip(2 * new - 3, 0, 8 * 7)  # of the new centre, in eighths of an old pixel
-        old = min(place // 8, 6)
-        eighths[new, old : old + 2] = 8 - (place - 8 * old), place - 8 * old
+        position = np.clip(2 * new - 3, 0, 8 * 7)  # of the new centre, in eighths of an old pixel
+        old = min(position // 8, 6)
+        eighths[new, old : old + 2] = 8 - (position - 8 * old), position - 8 * old
     large = eighths @ grey @ eighths.T  # 64 * 16 is white
     return ((large * 255 + 512) // 1024).astype(np.uint8)
 

@@ -31,10 +31,10 @@ def resnet(depth: int, *, variant: Variant, shortcut: Shortcut, width: int, clas
             bypass = _shortcut(channels, out, kind=shortcut)
             if variant == "v1":
                 branch = _post_activation(channels, out, stride=stride)
-                layers.append(Block(branch, bypass, activation=nn.ReLU(inplace=True)))
+                layers.append(ResidualBlock(branch, bypass, activation=nn.ReLU(inplace=True)))
             else:
                 branch = _pre_activation(channels, out, stride=stride, activated=position == 0)
-                layers.append(Block(branch, bypass, activation=nn.Identity()))
+                layers.append(ResidualBlock(branch, bypass, activation=nn.Identity()))
             channels = out
     if variant == "v2":
         layers.append(_norm_relu(channels))
@@ -44,7 +44,7 @@ def resnet(depth: int, *, variant: Variant, shortcut: Shortcut, width: int, clas
     return nn.Sequential(*layers)
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """A branch of two convolutions and its shortcut, added."""
 
     def __init__(self, branch: nn.Module, shortcut: nn.Module, *, activation: nn.Module) -> None:

@@ -17,8 +17,8 @@ def uniform(key: int, rows: np.ndarray, draws: int) -> np.ndarray:
     SplitMix64 (Steele et al. 2014), which computes any element of its sequence directly.
     """
     with np.errstate(over="ignore"):
-        place = rows.astype(np.uint64)[:, None] * np.uint64(draws) + np.arange(1, draws + 1, dtype=np.uint64)
-        state = np.uint64(key) + place * np.uint64(0x9E3779B97F4A7C15)
+        index = rows.astype(np.uint64)[:, None] * np.uint64(draws) + np.arange(1, draws + 1, dtype=np.uint64)
+        state = np.uint64(key) + index * np.uint64(0x9E3779B97F4A7C15)
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         state ^= state >> np.uint64(31)

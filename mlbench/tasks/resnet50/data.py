@@ -24,7 +24,7 @@ SPLITS = ("train", "val")
 
 
 @dataclass(frozen=True)
-class Images:
+class EncodedImages:
     """The encoded images of a split, mapped from its files; nothing is read until it is asked for."""
 
     shards: list[tuple[np.ndarray, np.ndarray]]  # bytes, and where in them each image begins
@@ -53,19 +53,19 @@ class Images:
         """Return the file that row `row` was."""
         shard = int(np.searchsorted(self.begins, row, side="right")) - 1
         values, starts = self.shards[shard]
-        place = row - self.begins[shard]
-        return values[starts[place] : starts[place + 1]].tobytes()
+        index = row - self.begins[shard]
+        return values[starts[index] : starts[index + 1]].tobytes()
 
     def _joined(self, name: str) -> np.ndarray:
         return np.concatenate(self.numbers[name]).astype(np.int64)
 
 
 @dataclass(frozen=True)
-class Dataset:
+class ImageNetSplits:
     """Both splits, and the classes' names in the order of their labels."""
 
-    train: Images
-    val: Images
+    train: EncodedImages
+    val: EncodedImages
     classes: list[str]
 
 
@@ -86,18 +86,18 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     return arrow.write_dataset(root / "imagenet", write_splits, manifest=IMAGENET)
 
 
-def open_dataset(folder: Path) -> Dataset:
+def open_dataset(folder: Path) -> ImageNetSplits:
     """Return the splits of a prepared data set; nothing is read until an image is asked for."""
     manifest = arrow.read_manifest(folder)
     train, val = (_open_split(folder, split, manifest) for split in SPLITS)
-    return Dataset(train, val, manifest["classes"])
+    return ImageNetSplits(train, val, manifest["classes"])
 
 
-def _open_split(folder: Path, split: str, manifest: dict[str, Any]) -> Images:
+def _open_split(folder: Path, split: str, manifest: dict[str, Any]) -> EncodedImages:
     names = sorted(name for name in manifest["splits"] if name.startswith(f"{split}-"))
     tables = [arrow.read_split(folder, name) for name in names]
     ends = np.cumsum([table.num_rows for table in tables])
-    return Images(
+    return EncodedImages(
         shards=[arrow.list_column(table, "image") for table in tables],
         begins=np.concatenate([[0], ends[:-1]]),
         numbers={
@@ -209,11 +209,11 @@ def _prepare_folders(train: Path, val: Path, root: Path, *, progress: Progress |
         parts = sorted(path for path in folder.iterdir() if path.is_dir())
         # A folder's time changes with the files that it lists.
         state.append((str(folder.absolute()), [(part.name, part.stat().st_mtime_ns) for part in parts]))
-    place = root / own_files.folder_name("folders", state)
+    target = root / own_files.folder_name("folders", state)
     manifest = own_files.MANIFEST | {"name": "folders", "source": "the user's own images"}
     own = {"train": train, "val": val}
     write_splits = partial(_write_folders, paths=own, sizes=None, progress=progress)
-    return arrow.write_dataset(place, write_splits, manifest=manifest)
+    return arrow.write_dataset(target, write_splits, manifest=manifest)
 
 
 SHAPES = {

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from mlbench.tasks.resnet50 import crops
-from mlbench.tasks.resnet50.data import Dataset
+from mlbench.tasks.resnet50.data import ImageNetSplits
 from mlbench.training import sampling
 from mlbench.training.worker import Worker
 
@@ -42,10 +42,10 @@ class Pixels(NamedTuple):
     labels: Tensor
 
 
-class Decoder:
+class ImageDecoder:
     """Decodes, crops and resizes the images of a task."""
 
-    def __init__(self, dataset: Dataset, *, crop: int, resize: int, min_crop_area: float) -> None:
+    def __init__(self, dataset: ImageNetSplits, *, crop: int, resize: int, min_crop_area: float) -> None:
         self.splits = {"train": dataset.train, "val": dataset.val}
         self.crop, self.resize, self.min_crop_area = crop, resize, min_crop_area
 
@@ -53,17 +53,17 @@ class Decoder:
         """Write the task's images into `pixels`, uint8 [n, crop, crop, 3]."""
         split = self.splits[task.split]
         if task.key is None:
-            for place, row in enumerate(task.rows):
-                pixels[place] = self.centre(_opened(split.encoded(row)))
+            for index, row in enumerate(task.rows):
+                pixels[index] = self.centre(_opened(split.encoded(row)))
             return
         rows = np.asarray(task.rows, np.int64)
         numbers = crops.uniform(task.key, rows, crops.DRAWS)
         heights, widths = split.heights[rows], split.widths[rows]
         boxes, mirrored = crops.draw(numbers, heights, widths, min_crop_area=self.min_crop_area)
-        for place, (row, box) in enumerate(zip(task.rows, boxes.tolist(), strict=True)):
+        for index, (row, box) in enumerate(zip(task.rows, boxes.tolist(), strict=True)):
             cut = _opened(split.encoded(row)).crop(box)
             image = np.asarray(cut.resize((self.crop, self.crop), Image.Resampling.BILINEAR))
-            pixels[place] = image[:, ::-1] if mirrored[place] else image
+            pixels[index] = image[:, ::-1] if mirrored[index] else image
 
     def centre(self, image: Image.Image) -> np.ndarray:
         """Return the centre crop of an image whose shorter side is brought to `resize` pixels."""
@@ -87,7 +87,7 @@ class Loader:
     alone, which start no threads. With 0 processes a batch is decoded when its turn comes.
     """
 
-    def __init__(self, decoder: Decoder, *, processes: int, largest: int) -> None:
+    def __init__(self, decoder: ImageDecoder, *, processes: int, largest: int) -> None:
         self._decoder = decoder
         self._tasks: list[tuple[int, DecodeTask]] = []
         # One more than there can be under way: the one that was given last is still being read.
@@ -108,10 +108,10 @@ class Loader:
     def batches(self, tasks: Sequence[DecodeTask]) -> Iterator[Pixels]:
         """Yield the batch of each task, images valid until the next is asked for."""
         assert self._loader is not None, "closed"
-        self._tasks[:] = [(place % len(self._ring), task) for place, task in enumerate(tasks)]
+        self._tasks[:] = [(index % len(self._ring), task) for index, task in enumerate(tasks)]
         # Not one `next` more than there are tasks: it would be asked for after the next call of `batches`.
-        for task, place in zip(tasks, islice(iter(self._loader), len(tasks)), strict=True):
-            images = torch.from_numpy(self._ring[place, : len(task.rows)])
+        for task, slot in zip(tasks, islice(iter(self._loader), len(tasks)), strict=True):
+            images = torch.from_numpy(self._ring[slot, : len(task.rows)])
             yield Pixels(images, torch.from_numpy(self._decoder.splits[task.split].labels[task.rows]))
 
     def close(self) -> None:
@@ -122,13 +122,13 @@ class Loader:
 class SharedBuffer(torch.utils.data.Dataset):
     """Batches by their place in the ring and their task, as a DataLoader without batching asks for them."""
 
-    def __init__(self, decoder: Decoder, ring: np.ndarray) -> None:
+    def __init__(self, decoder: ImageDecoder, ring: np.ndarray) -> None:
         self.decoder, self.ring = decoder, ring
 
     def __getitem__(self, index: tuple[int, DecodeTask]) -> int:
-        place, task = index
-        self.decoder.decode(task, self.ring[place, : len(task.rows)])
-        return place
+        slot, task = index
+        self.decoder.decode(task, self.ring[slot, : len(task.rows)])
+        return slot
 
 
 @dataclass(frozen=True)

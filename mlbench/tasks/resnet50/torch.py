@@ -26,7 +26,7 @@ TIMED_REPEATS = 3  # of which the fastest counts: what else the machine does onl
 def build(config: Config, worker: Worker) -> TrainingSetup:
     """Return what the loop trains; processes that decode live until `close`."""
     files = data.open_dataset(data.prepare_dataset(config, worker.data_root))
-    decoder = decode.Decoder(
+    decoder = decode.ImageDecoder(
         files, crop=config.crop, resize=config.resize, min_crop_area=config.min_crop_area
     )
     cuda = worker.device.type == "cuda"
@@ -127,7 +127,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     )
 
 
-def decoding(decoder: decode.Decoder, worker: Worker, *, processes: int) -> list[dict[str, Any]]:
+def decoding(decoder: decode.ImageDecoder, worker: Worker, *, processes: int) -> list[dict[str, Any]]:
     """Return how fast one process of each rank decodes and augments training images, with nothing else to do.
 
     All ranks decode at the same time, each from the beginning of its own share.

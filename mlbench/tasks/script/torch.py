@@ -28,7 +28,7 @@ def measure(config: Config, worker: Worker) -> TaskResult:
         collector = Collector(host, metric=config.metric, goal=worker.goal)
     meeting = [collector.address, collector.token, _free_port()] if collector else None
     address, token, port = worker.gather(meeting)[0]
-    output = child.Output(config.pattern, collector.printed if collector else lambda _: None)
+    output = child.ScriptOutput(config.pattern, collector.printed if collector else lambda _: None)
     command = child.Child(
         config.command_line(sys.executable),
         cwd=config.cwd or os.getcwd(),

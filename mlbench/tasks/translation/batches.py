@@ -87,7 +87,7 @@ class BucketedSteps:
     def __len__(self) -> int:
         return (len(self.starts) - 1) // self.budget.chunks
 
-    def __call__(self, epoch: int) -> "Epoch":
+    def __call__(self, epoch: int) -> "SentenceSteps":
         generator = self.worker.generator(epoch)
         rows = self._shuffled(len(self.rows), generator)
         if self.budget.kind == "sentences":
@@ -98,7 +98,7 @@ class BucketedSteps:
             chunks = self._shuffled(len(self.starts) - 1, generator)
             chunks = chunks[: len(self) * self.budget.chunks].reshape(len(self), -1)
         rows = rows[np.argsort(self.keys[rows], kind="stable")]
-        return Epoch(self, chunks, self.rows[rows], self.lengths[:, rows])
+        return SentenceSteps(self, chunks, self.rows[rows], self.lengths[:, rows])
 
     def _shuffled(self, count: int, generator: torch.Generator) -> np.ndarray:
         return torch.randperm(count, generator=generator, device=self.worker.device).cpu().numpy()
@@ -120,7 +120,7 @@ class BucketedSteps:
 
 
 @dataclass(frozen=True)
-class Epoch:
+class SentenceSteps:
     """One epoch's steps of this rank: chunks [steps, chunks] of sentences in the order of their lengths.
 
     rows [sentences]: their numbers in the training split; lengths [2, sentences]: of both sides, with EOS.

@@ -87,8 +87,8 @@ def _phrase(random: Random) -> Phrase:
 
 
 def _clause(random: Random) -> Clause:
-    place = (_draw(random, "preposition"), _phrase(random)) if random.random() < 0.25 else None
-    return Clause(_phrase(random), _draw(random, "verb"), _phrase(random), place)
+    location = (_draw(random, "preposition"), _phrase(random)) if random.random() < 0.25 else None
+    return Clause(_phrase(random), _draw(random, "verb"), _phrase(random), location)
 
 
 Words = dict[str, list[str]]
@@ -101,8 +101,8 @@ def _source(words: Words, adverb: int | None, first: Clause, second: Second) -> 
         return [words["article"][part.article], *adjective, words["noun"][part.noun] + "s" * part.plural]
 
     def clause(part: Clause) -> list[str]:
-        place = [words["preposition"][part.place[0]], *phrase(part.place[1])] if part.place else []
-        return [*phrase(part.subject), words["verb"][part.verb], *phrase(part.object), *place]
+        location = [words["preposition"][part.place[0]], *phrase(part.place[1])] if part.place else []
+        return [*phrase(part.subject), words["verb"][part.verb], *phrase(part.object), *location]
 
     sentence = [] if adverb is None else [words["adverb"][adverb]]
     sentence += clause(first)
@@ -122,8 +122,8 @@ def _target(words: Words, adverb: int | None, first: Clause, second: Second) -> 
         ]
 
     def clause(part: Clause, verb_at: int) -> list[str]:
-        place = [words["preposition"][part.place[0]], *phrase(part.place[1], "r")] if part.place else []
-        parts = [phrase(part.subject, ""), [*place, *phrase(part.object, "m")]]
+        location = [words["preposition"][part.place[0]], *phrase(part.place[1], "r")] if part.place else []
+        parts = [phrase(part.subject, ""), [*location, *phrase(part.object, "m")]]
         parts.insert(verb_at, [words["verb"][part.verb] + ("nt" if part.subject.plural else "t")])
         return list(chain.from_iterable(parts))
 

@@ -13,10 +13,10 @@ RESIDENT = 2 << 30  # bytes; sub-words of at most this size are kept on the GPU,
 def columns(pairs: Pairs, device: torch.device) -> tuple["RaggedColumn", "RaggedColumn"]:
     """Return the source and the target column."""
     small = pairs.sources.nbytes + pairs.targets.nbytes <= RESIDENT
-    place = device if small else torch.device("cpu")
+    storage = device if small else torch.device("cpu")
     return (
-        RaggedColumn(pairs.sources, pairs.source_offsets, device, place=place),
-        RaggedColumn(pairs.targets, pairs.target_offsets, device, place=place),
+        RaggedColumn(pairs.sources, pairs.source_offsets, device, storage=storage),
+        RaggedColumn(pairs.targets, pairs.target_offsets, device, storage=storage),
     )
 
 
@@ -24,13 +24,13 @@ class RaggedColumn:
     """Sentences of one language: lengths [sentences] int64, without BOS and EOS."""
 
     def __init__(
-        self, values: np.ndarray, offsets: np.ndarray, device: torch.device, *, place: torch.device
+        self, values: np.ndarray, offsets: np.ndarray, device: torch.device, *, storage: torch.device
     ) -> None:
         self.lengths = np.diff(offsets)
         self.to_device = CopyStream(device)
         # torch.from_numpy warns about read-only memory; the exchange protocol carries the flag.
-        self.values = torch.from_dlpack(values).to(place)
-        self.offsets = torch.from_dlpack(offsets).to(place)
+        self.values = torch.from_dlpack(values).to(storage)
+        self.offsets = torch.from_dlpack(offsets).to(storage)
 
     def gather(
         self, rows: np.ndarray, width: int, *, begin: bool = False, max_length: int | None = None
@@ -43,10 +43,10 @@ class RaggedColumn:
         length = self.offsets[at + 1][:, None] - start
         if max_length is not None:
             length = length.clamp(max=max_length)
-        place = torch.arange(width, device=at.device) - int(begin)
-        inside = place < length
-        ids = self.values[torch.where(inside, start + place.clamp(min=0), 0)].long()
-        ids = torch.where(inside, ids, torch.where(place == length, EOS, PAD))
+        position = torch.arange(width, device=at.device) - int(begin)
+        inside = position < length
+        ids = self.values[torch.where(inside, start + position.clamp(min=0), 0)].long()
+        ids = torch.where(inside, ids, torch.where(position == length, EOS, PAD))
         if begin:
             ids[:, 0] = BOS
         return self.to_device(ids)

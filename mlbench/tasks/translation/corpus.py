@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mlbench.tasks.translation.subwords import VocabSize
 
 
-class Text(NamedTuple):
+class ParallelCorpus(NamedTuple):
     """Pairs of lines to train on, read once, and to test on; and how to make sub-words of them."""
 
     train: Iterable[tuple[str, str]]
@@ -101,7 +101,7 @@ def parallel_files(config: Any) -> dict[str, tuple[Path, Path]]:
     }
 
 
-def text(config: Any, writer: DatasetWriter, work: Path, *, root: Path) -> Text:
+def text(config: Any, writer: DatasetWriter, work: Path, *, root: Path) -> ParallelCorpus:
     """Return the text of `config`'s data set, fetched and unpacked into the folder `work` where need be."""
     from mlbench.tasks.translation.moses import Rules
     from mlbench.tasks.translation.subwords import VocabSize
@@ -116,13 +116,13 @@ def text(config: Any, writer: DatasetWriter, work: Path, *, root: Path) -> Text:
     if files:
         for file in chain(*files.values()):
             writer.add_input(file)
-        return Text(lines.pairs(*files["train"]), list(lines.pairs(*files["test"])), *how)
+        return ParallelCorpus(lines.pairs(*files["train"]), list(lines.pairs(*files["test"])), *how)
     if config.dataset == "cipher":
-        return Text(*_cipher(), *how)
+        return ParallelCorpus(*_cipher(), *how)
     if config.dataset == "libreoffice_help":
         selection = {name: chosen[name] for name in help_text.SELECTION}
-        return Text(*help_text.text(selection, writer, root=root), *how)
-    return Text(*wmt.text(config.dataset, writer, work, root=root), *how)
+        return ParallelCorpus(*help_text.text(selection, writer, root=root), *how)
+    return ParallelCorpus(*wmt.text(config.dataset, writer, work, root=root), *how)
 
 
 def _cipher() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

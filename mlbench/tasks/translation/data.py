@@ -63,7 +63,7 @@ class Test:
 
 
 @dataclass(frozen=True)
-class Dataset:
+class CorpusSplits:
     """Two splits and the vocabulary that both languages share, mapped from the files: nothing is read yet."""
 
     train: Pairs
@@ -128,10 +128,10 @@ def check(config: Any, *, workers: int, folder: Path | None) -> None:
     cut(*lengths, budget, max_length=config.max_length)
 
 
-def open_dataset(folder: Path) -> Dataset:
+def open_dataset(folder: Path) -> CorpusSplits:
     """Return a prepared data set; its columns are read-only views of its files."""
     test = arrow.read_split(folder, "test")
-    return Dataset(
+    return CorpusSplits(
         train=_pairs(arrow.read_split(folder, "train")),
         test=_pairs(test),
         references=test.column("reference"),
@@ -178,7 +178,7 @@ def _train(made: "Tokenizer", sources: Iterator[str], targets: Iterator[str]) ->
         )
 
 
-def _test(made: "Tokenizer", text: corpus.Text) -> pa.RecordBatch:
+def _test(made: "Tokenizer", text: corpus.ParallelCorpus) -> pa.RecordBatch:
     """Return the whole test set: no sentence is dropped from what a score is of."""
     from mlbench.tasks.translation import moses
 

@@ -69,12 +69,12 @@ def split(
     train, test = dict[Pair, None](), dict[Pair, None]()
     for name in sorted(pages):
         source, target = pages[name]
-        for pair in ((one, target[number]) for number, one in source.items() if number in target):
-            words = [len(side.split()) for side in pair]
-            if pair[0] != pair[1] and shortest <= min(words) and max(words) <= longest:
+        for pair in ((text, target[number]) for number, text in source.items() if number in target):
+            lengths = [len(side.split()) for side in pair]
+            if pair[0] != pair[1] and shortest <= min(lengths) and max(lengths) <= longest:
                 (test if name in held_out else train)[pair] = None
-    known = [{plain(pair[side]) for pair in train} for side in (0, 1)]
-    unseen = [pair for pair in test if not any(plain(pair[side]) in known[side] for side in (0, 1))]
+    texts = [{plain(pair[side]) for pair in train} for side in (0, 1)]
+    unseen = [pair for pair in test if not any(plain(pair[side]) in texts[side] for side in (0, 1))]
     return list(train), unseen
 
 
@@ -88,11 +88,11 @@ def paragraphs(page: str) -> dict[str, str]:
 
     Those with a hidden variant are left out.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for _, number, content in PARAGRAPH.findall(page):
         if HIDDEN not in content:
-            found.setdefault(number, " ".join(html.unescape(TAG.sub("", BREAK.sub(" ", content))).split()))
-    return found
+            texts.setdefault(number, " ".join(html.unescape(TAG.sub("", BREAK.sub(" ", content))).split()))
+    return texts
 
 
 def _pages(package: Path, folder: str, writer: DatasetWriter) -> dict[str, dict[str, str]]:

@@ -13,8 +13,8 @@ def pairs(source: Path, target: Path, *, errors: str = "strict") -> Iterator[tup
 
     Raises UserError if one has more lines, or, with errors="strict", for the first line that is not UTF-8.
     """
-    with source.open("rb") as one, target.open("rb") as other:
-        sides = _decoded(one, errors), _decoded(other, errors)
+    with source.open("rb") as file, target.open("rb") as other:
+        sides = _decoded(file, errors), _decoded(other, errors)
         yield from paired(*sides, names=(str(source), str(target)))
 
 
@@ -22,14 +22,14 @@ def paired(
     sources: Iterable[str], targets: Iterable[str], *, names: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield both sides together; UserError, with their names, if one ends before the other."""
-    for number, (one, other) in enumerate(zip_longest(sources, targets), 1):
-        if one is None or other is None:
-            short, long = names if one is None else reversed(names)
+    for number, (line, other) in enumerate(zip_longest(sources, targets), 1):
+        if line is None or other is None:
+            short, long = names if line is None else reversed(names)
             raise UserError(
                 f"{short} ends before line {number}, {long} does not",
                 hint="line i of one must translate line i of the other",
             )
-        yield one, other
+        yield line, other
 
 
 def _decoded(file: IO[bytes], errors: str) -> Iterator[str]:

@@ -24,7 +24,7 @@ CPU_MICRO_BATCH = {"sentences": 128, "tokens": 2048}
 TEST_SENTENCES = 128  # translated at a time by one worker; bounds memory, changes no result (2026-11-21)
 
 
-class Text(NamedTuple):
+class TranslationTensors(NamedTuple):
     """What the loop trains and validates on."""
 
     plan: BucketedSteps
@@ -61,26 +61,26 @@ def build_translator(
     scores: list[bleu.Bleu] = []
     to_device = CopyStream(worker.device)
 
-    def load() -> Text:
+    def load() -> TranslationTensors:
         """Sort and cut the pairs, and read the test sentences and the vocabulary."""
         budget = batch_budget(config, worker.device)
         plan = BucketedSteps(files.train, budget, max_length=config.max_length, worker=worker)
         schedule.factor = factor(config.epochs * len(plan))
-        return Text(plan, files.load_test())
+        return TranslationTensors(plan, files.load_test())
 
     def forward(net: nn.Module, batch: MicroBatch) -> torch.Tensor:
         return net(batch.source, to_device(batch.source_lengths), batch.target_in)
 
-    def validate(trained: nn.Module, text: Text) -> dict[str, float]:
+    def validate(trained: nn.Module, text: TranslationTensors) -> dict[str, float]:
         score = quality(cast(beam.Translator, trained), text.test, config=config, worker=worker)
         scores[:] = [score]
         return {"bleu": score.score, "tokenised_bleu": score.tokenised, **mixed.metrics()}
 
-    def flops_per_sample(text: Text) -> float:
+    def flops_per_sample(text: TranslationTensors) -> float:
         source, target = (round(length) for length in text.plan.lengths.mean(1).tolist())
         return pair_flops(network, source, target) / counted(source, target)
 
-    def table(text: Text) -> list[dict[str, Any]]:
+    def table(text: TranslationTensors) -> list[dict[str, Any]]:
         signed = [{"kind": "bleu", "signature": score.signature} for score in scores]
         return [*signed, {"kind": "batches", "share_of_padding": text.plan.padding}]
 

@@ -38,12 +38,12 @@ class Codec(Protocol):
     @property
     def summable(self) -> bool: ...
 
-    def encode(self, vector: torch.Tensor, *place: int) -> Message:
-        """Return a vector as a message; `place` (step, bucket) fixes what is drawn at random."""
+    def encode(self, vector: torch.Tensor, *position: int) -> Message:
+        """Return a vector as a message; `position` (step, bucket) fixes what is drawn at random."""
         ...
 
 
-class Settings(Protocol):
+class CodecSettings(Protocol):
     """The fields of a strategy's configuration that codecs read."""
 
     @property
@@ -54,7 +54,7 @@ class Settings(Protocol):
     def block(self) -> int: ...
 
 
-def of(method: str, settings: Settings, worker: "Worker", *, memory: bool) -> Codec:
+def of(method: str, settings: CodecSettings, worker: "Worker", *, memory: bool) -> Codec:
     """Return the codec of a method; with a memory, random coordinates are sent as they are, not scaled."""
     if method == "topk":
         return TopK(settings.density)
@@ -74,7 +74,7 @@ class Cast:
     dtype: torch.dtype
     summable: bool = True
 
-    def encode(self, vector: torch.Tensor, *place: int) -> Message:
+    def encode(self, vector: torch.Tensor, *position: int) -> Message:
         """Return the vector in half precision."""
         return Message(vector.to(self.dtype), lambda payload, total: total.add_(payload))
 
@@ -86,9 +86,9 @@ class TopK:
     density: float  # share of the coordinates
     summable: bool = False
 
-    def encode(self, vector: torch.Tensor, *place: int) -> Message:
+    def encode(self, vector: torch.Tensor, *position: int) -> Message:
         """Return values and int32 numbers of the largest coordinates."""
-        count = kept(len(vector), self.density)
+        count = coordinate_count(len(vector), self.density)
         chosen = vector.abs().topk(count, sorted=False).indices
         numbers = chosen.to(torch.int32)
         size = count * vector.element_size()
@@ -112,10 +112,10 @@ class RandomK:
     worker: "Worker"
     summable: bool = True
 
-    def encode(self, vector: torch.Tensor, *place: int) -> Message:
-        """Return the values of the coordinates that `place` and the run's seed choose."""
-        generator = self.worker.generator(*place)
-        count = kept(len(vector), self.density)
+    def encode(self, vector: torch.Tensor, *position: int) -> Message:
+        """Return the values of the coordinates that `position` and the run's seed choose."""
+        generator = self.worker.generator(*position)
+        count = coordinate_count(len(vector), self.density)
         chosen = torch.randperm(len(vector), generator=generator, device=vector.device)[:count]
         factor = len(vector) / count if self.scaled else 1.0
 
@@ -133,7 +133,7 @@ class Sign:
 
     summable: bool = False
 
-    def encode(self, vector: torch.Tensor, *place: int) -> Message:
+    def encode(self, vector: torch.Tensor, *position: int) -> Message:
         """Return packed signs and ||v||_1 / d; a zero counts as positive."""
         bits = pack(vector >= 0)
 
@@ -160,9 +160,9 @@ class Qsgd:
     worker: "Worker"
     summable: bool = False
 
-    def encode(self, vector: torch.Tensor, *place: int) -> Message:
+    def encode(self, vector: torch.Tensor, *position: int) -> Message:
         """Return signed levels and the blocks' norms; every rank draws its own roundings."""
-        generator = self.worker.generator(self.worker.rank, *place)
+        generator = self.worker.generator(self.worker.rank, *position)
         blocks = F.pad(vector, (0, -len(vector) % self.block)).view(-1, self.block)
         norms = blocks.norm(dim=1, keepdim=True)
         exact = torch.where(norms > 0, blocks.abs() / norms, 0.0) * self.levels
@@ -183,7 +183,7 @@ class Qsgd:
         return Message(torch.cat([flat.view(torch.uint8), norms.flatten().view(torch.uint8)]), add)
 
 
-def kept(size: int, density: float) -> int:
+def coordinate_count(size: int, density: float) -> int:
     """Return how many of `size` coordinates are sent, at least one."""
     return max(1, math.ceil(density * size))
 

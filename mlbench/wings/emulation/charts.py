@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mlbench.analysis.bootstrap import median
-from mlbench.wings.emulation.networks import Cell, performance_profiles
+from mlbench.wings.emulation.networks import SettingRuns, performance_profiles
 
 MAPS = (
     ("step_s", "s per step"),
@@ -15,7 +15,7 @@ MAPS = (
 )
 
 
-def row(cell: Cell) -> dict[str, Any]:
+def row(cell: SettingRuns) -> dict[str, Any]:
     """Return a cell as a row of a table: the values of its runs and their medians."""
     lists = ("step_s", "time_to_accuracy", "exposed", "predicted_s")
     medians = {f"{name}_median": _median(getattr(cell, name)) for name in lists}
@@ -23,7 +23,7 @@ def row(cell: Cell) -> dict[str, Any]:
     return values | medians | {"prediction_error": cell.error}
 
 
-def png(cells: Sequence[Cell], *, about: str) -> bytes:
+def png(cells: Sequence[SettingRuns], *, about: str) -> bytes:
     """Return a picture: a heat map a quantity, sync strategy and number of workers, and the profiles."""
     import altair as alt
     import vl_convert
@@ -39,8 +39,8 @@ def png(cells: Sequence[Cell], *, about: str) -> bytes:
     ]
     parts: list[Any] = []
     orders = {
-        "bandwidth": [f"{one:g}" for one in sorted({cell.bandwidth_mbit_s for cell in cells})],
-        "delay": [f"{one:g}" for one in sorted({cell.delay_ms for cell in cells})],
+        "bandwidth": [f"{bandwidth:g}" for bandwidth in sorted({cell.bandwidth_mbit_s for cell in cells})],
+        "delay": [f"{delay:g}" for delay in sorted({cell.delay_ms for cell in cells})],
     }
     for name, title in MAPS:
         base = alt.Chart(alt.Data(values=rows)).encode(

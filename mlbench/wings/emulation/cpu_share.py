@@ -9,8 +9,8 @@ from mlbench.config.errors import UserError
 PERIOD_US = 10_000  # us in which a host gets its share; the kernel's 100 ms would stop a step for as long
 
 
-def limited(words: Sequence[str], *, host: int, cpus: float) -> list[str]:
-    """Make a host's control group with `cpus` CPUs; return the command that runs `words` in it."""
+def limited(arguments: Sequence[str], *, host: int, cpus: float) -> list[str]:
+    """Make a host's control group with `cpus` CPUs; return the command that runs `arguments` in it."""
     root = controller()
     if root is None:
         raise UserError("network.cpus: this machine has no control groups", hint="leave CPU shares out")
@@ -29,4 +29,4 @@ def limited(words: Sequence[str], *, host: int, cpus: float) -> list[str]:
             f"network.cpus: this process cannot limit CPUs with {group}: {error.strerror}",
             hint="leave network.cpus and network.slow_cpus out",
         ) from error
-    return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *words]
+    return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *arguments]

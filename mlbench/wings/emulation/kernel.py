@@ -13,13 +13,13 @@ from mlbench.wings.emulation.packets import MTU
 from mlbench.wings.emulation.topology import Path, rack_of
 
 
-def has_netem(place: Namespace) -> bool:
+def has_netem(namespace: Namespace) -> bool:
     """Return whether the kernel has netem, tried on a namespace's own interface."""
     tried = subprocess.run(
-        place.command(["tc", "qdisc", "replace", "dev", "lo", "root", "netem", "delay", "1us"]),
+        namespace.command(["tc", "qdisc", "replace", "dev", "lo", "root", "netem", "delay", "1us"]),
         capture_output=True,
     )
-    subprocess.run(place.command(["tc", "qdisc", "del", "dev", "lo", "root"]), capture_output=True)
+    subprocess.run(namespace.command(["tc", "qdisc", "del", "dev", "lo", "root"]), capture_output=True)
     return tried.returncode == 0
 
 
@@ -48,14 +48,14 @@ def commands(
                     None,
                     _netem(network, f"{end}{rack}", rates[f"rack {rack} {end}"], network.rack_delay_ms / 2),
                 )
-    for host, place in enumerate(hosts):
+    for host, namespace in enumerate(hosts):
         rack = rack_of(host, network, len(hosts))
-        yield None, f"ip link add host{host} type veth peer name {interface} netns {place.path}"
+        yield None, f"ip link add host{host} type veth peer name {interface} netns {namespace.path}"
         yield None, f"ip link set host{host} master rack{rack} up"
-        yield place, f"ip addr add {addresses[host]}/24 dev {interface}"
-        yield place, f"ip link set dev {interface} up"
+        yield namespace, f"ip addr add {addresses[host]}/24 dev {interface}"
+        yield namespace, f"ip link set dev {interface} up"
         # What leaves a switch's port goes down to the host.
-        yield place, _netem(network, interface, rates[f"host {host} up"], network.delay_ms / 2, host=True)
+        yield namespace, _netem(network, interface, rates[f"host {host} up"], network.delay_ms / 2, host=True)
         yield (
             None,
             _netem(network, f"host{host}", rates[f"host {host} down"], network.delay_ms / 2, host=True),
@@ -68,6 +68,6 @@ def _netem(network: Network, interface: str, mbit_s: float, delay_ms: float, *, 
     loss = 100 * (1 - (1 - network.loss_percent / 100) ** 0.5) if host else 0.0
     seconds = (network.queue_ms + delay_ms + jitter_ms) / 1e3
     limit = max(100, round(mbit_s * 1e6 / 8 / MTU * seconds))
-    words = f"tc qdisc add dev {interface} root netem rate {mbit_s * 1e6:.0f}bit limit {limit}"
-    words += f" delay {delay_ms * 1e3:.0f}us" + (f" {jitter_ms * 1e3:.0f}us" if jitter_ms else "")
-    return words + (f" loss {loss:.6f}%" if loss else "")
+    command = f"tc qdisc add dev {interface} root netem rate {mbit_s * 1e6:.0f}bit limit {limit}"
+    command += f" delay {delay_ms * 1e3:.0f}us" + (f" {jitter_ms * 1e3:.0f}us" if jitter_ms else "")
+    return command + (f" loss {loss:.6f}%" if loss else "")

@@ -64,7 +64,7 @@ class Links:
             if attempt:
                 self.calibrate()  # what was true while the hosts started may not be true now
             measurements = [self.probe(*pair) for pair in pairs]
-            wrong = [one for one in measurements if probe.deviations(one)]
+            wrong = [measurement for measurement in measurements if probe.deviations(measurement)]
             if not wrong:
                 return measurements
         raise UserError(
@@ -139,8 +139,8 @@ def emulated(network: Network, workers: int, *, in_kernel: bool | None = None) -
         connect(switch, hosts)
         if kind == "netem":
             lines = kernel.commands(network, paths, hosts, links.addresses, INTERFACE)
-            for place, line in lines:
-                _call(place or switch, line)
+            for target, line in lines:
+                _call(target or switch, line)
         else:
             stack.enter_context(_user_space(links))
         for host in hosts:
@@ -154,15 +154,15 @@ def connect(switch: Namespace, hosts: Sequence[Namespace]) -> None:
     """Make the control network: a bridge in the switch's namespace, whose address is the head's."""
     lines = ["link set lo up", "link add control type bridge", f"addr add {HEAD}/24 dev control"]
     lines.append("link set control up")
-    for host, place in enumerate(hosts):
+    for host, host_namespace in enumerate(hosts):
         lines += [
-            f"link add control{host} type veth peer name control netns {place.path}",
+            f"link add control{host} type veth peer name control netns {host_namespace.path}",
             f"link set control{host} master control up",
         ]
     _ip(switch, lines)
-    for host, place in enumerate(hosts):
+    for host, host_namespace in enumerate(hosts):
         own = address(CONTROL, host)
-        _ip(place, ["link set lo up", f"addr add {own}/24 dev control", "link set control up"])
+        _ip(host_namespace, ["link set lo up", f"addr add {own}/24 dev control", "link set control up"])
 
 
 @contextmanager
@@ -171,24 +171,24 @@ def _user_space(links: Links) -> Iterator[None]:
     network = links.network
     tuns: list[int] = []
     try:
-        for host, place in enumerate(links.hosts):
-            with place.entered():
+        for host, host_namespace in enumerate(links.hosts):
+            with host_namespace.entered():
                 tuns.append(user_space.open_tun(INTERFACE, large=not network.loss_percent))
             own = address(DATA, host)
             lines = [
                 f"addr add {own}/24 dev {INTERFACE}",
                 f"link set dev {INTERFACE} mtu {MTU} txqueuelen 2000 up",
             ]
-            _ip(place, lines)
-        words = user_space.Link(
+            _ip(host_namespace, lines)
+        command = user_space.Link(
             tuns=tuns,
             addresses=links.addresses,
             **user_space.plain(links.paths),
             queue_s=network.queue_ms / 1e3,
             jitter_s=network.jitter_ms / 1e3,
             loss=network.loss_percent / 100,
-        ).words()
-        process = _start(words, tuns)
+        ).command()
+        process = _start(command, tuns)
     except OSError as error:
         raise UserError(
             f"network={network.name} needs TUN devices: {error.strerror or error}",
@@ -215,21 +215,21 @@ def _user_space(links: Links) -> Iterator[None]:
 @contextmanager
 def _prober(links: Links, workers: int) -> Iterator[None]:
     """Run the process that measures the links."""
-    words = probe.Probe(
+    command = probe.LinkProbe(
         network=links.network.model_dump(),
         workers=workers,
         namespaces=[(host.hostname, host.net, host.uts) for host in links.hosts],
         addresses=links.addresses,
-    ).words()
-    links.prober = _start(words, [file for host in links.hosts for file in (host.net, host.uts)])
+    ).command()
+    links.prober = _start(command, [file for host in links.hosts for file in (host.net, host.uts)])
     with _ended(links.prober):
         yield
 
 
-def _start(words: Sequence[str], files: Sequence[int]) -> subprocess.Popen[str]:
+def _start(command: Sequence[str], files: Sequence[int]) -> subprocess.Popen[str]:
     """Start a process that inherits open files, and ends when the thread that started it does."""
     return subprocess.Popen(
-        ["setpriv", "--pdeathsig", "KILL", *words],
+        ["setpriv", "--pdeathsig", "KILL", *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -271,17 +271,17 @@ def _pairs(network: Network, count: int) -> list[tuple[int, int]]:
     ]
 
 
-def _ip(place: Namespace, lines: Sequence[str]) -> None:
+def _ip(target: Namespace, lines: Sequence[str]) -> None:
     """Run lines of `ip` in a namespace."""
-    _run(place.command(["ip", "-batch", "-"]), "\n".join(lines))
+    _run(target.command(["ip", "-batch", "-"]), "\n".join(lines))
 
 
-def _call(place: Namespace, line: str) -> None:
-    _run(place.command(line.split()), "")
+def _call(target: Namespace, line: str) -> None:
+    _run(target.command(line.split()), "")
 
 
-def _run(words: Sequence[str], text: str) -> None:
-    done = subprocess.run(words, input=text, capture_output=True, text=True)
+def _run(command: Sequence[str], text: str) -> None:
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[0]
         raise UserError(

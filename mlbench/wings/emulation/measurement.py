@@ -41,12 +41,12 @@ def rows(record: Record) -> list[tuple[str, str]]:
     if links is None:
         return []
     lines = [("network", f"{counted(links.hosts, 'emulated host')}, links by {links.kind}")]
-    for one in links.measured:
+    for link in links.measured:
         text = (
-            f"round trip {one.round_trip_ms:.3g} ms (profile {one.expected_round_trip_ms:g}), "
-            f"{one.bandwidth_mbit_s:.4g} Mbit/s there ({one.expected_bandwidth_mbit_s:g}), "
-            f"{one.bandwidth_back_mbit_s:.4g} Mbit/s back ({one.expected_bandwidth_back_mbit_s:g})"
+            f"round trip {link.round_trip_ms:.3g} ms (profile {link.expected_round_trip_ms:g}), "
+            f"{link.bandwidth_mbit_s:.4g} Mbit/s there ({link.expected_bandwidth_mbit_s:g}), "
+            f"{link.bandwidth_back_mbit_s:.4g} Mbit/s back ({link.expected_bandwidth_back_mbit_s:g})"
         )
-        lost = "" if one.lost_percent is None else f", {one.lost_percent:.2g} % of packets lost"
-        lines.append((f"hosts {one.source} and {one.target}", text + lost))
+        lost = "" if link.lost_percent is None else f", {link.lost_percent:.2g} % of packets lost"
+        lines.append((f"hosts {link.source} and {link.target}", text + lost))
     return lines

@@ -42,13 +42,14 @@ class Namespace:
         finally:
             os.close(before)
 
-    def command(self, words: Sequence[str]) -> list[str]:
-        """Return the command that runs `words` in the namespace; it ends when the thread that starts it does.
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """Return the command that runs `arguments` in the namespace.
 
-        util-linux: setpriv(1), nsenter(1); both become the command, so that its process id is the child's.
+        It ends when the thread that starts it does. util-linux: setpriv(1), nsenter(1); both become the
+        command, so that its process id is the child's.
         """
         uts = f"/proc/{os.getpid()}/fd/{self.uts}"
-        return ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={self.path}", f"--uts={uts}", *words]
+        return ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={self.path}", f"--uts={uts}", *arguments]
 
     def close(self) -> None:
         """Let go of the namespace."""

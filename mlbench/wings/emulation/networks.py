@@ -31,7 +31,7 @@ AXES = ("network.name", "network.bandwidth_mbit_s", "network.delay_ms")  # field
 
 
 @dataclass(frozen=True)
-class Cell:
+class SettingRuns:
     """The runs of one setting; seconds, one value a run, infinite where a goal was missed.
 
     - predicted_s: of a step; None where the strategy is not one all-reduce of the gradients a step.
@@ -48,7 +48,7 @@ class Cell:
     predicted_s: tuple[float, ...]
 
     @property
-    def place(self) -> tuple[str, int, float]:
+    def setting(self) -> tuple[str, int, float]:
         """What strategies share that are compared over bandwidths."""
         return self.task, self.workers, self.delay_ms
 
@@ -89,7 +89,7 @@ class BreakEven:
         )
 
 
-def cells(points: Iterable[Point]) -> list[Cell]:
+def cells(points: Iterable[Point]) -> list[SettingRuns]:
     """Return the cells of the points on emulated networks, each with all its runs that measured phases."""
     timed = [
         (point, runs)
@@ -98,13 +98,13 @@ def cells(points: Iterable[Point]) -> list[Cell]:
     ]
     labels = strategy_labels([point for point, _ in timed], but=AXES)
     measured = [_cell(point, runs, label) for (point, runs), label in zip(timed, labels, strict=True)]
-    return sorted(measured, key=lambda cell: (*cell.place, cell.sync, cell.bandwidth_mbit_s))
+    return sorted(measured, key=lambda cell: (*cell.setting, cell.sync, cell.bandwidth_mbit_s))
 
 
-def _cell(point: Point, runs: Sequence[Record], label: str) -> Cell:
+def _cell(point: Point, runs: Sequence[Record], label: str) -> SettingRuns:
     network = runs[0].experiment.network
     predicted = [predicted_step_s(run) for run in runs]
-    return Cell(
+    return SettingRuns(
         task=point.task,
         workers=point.workers,
         sync=label,
@@ -132,31 +132,31 @@ def predicted_step_s(run: Record) -> float | None:
     ):
         return None
     measured, n = links.measured, run.workers
-    bandwidth = min(min(one.bandwidth_mbit_s, one.bandwidth_back_mbit_s) for one in measured) * 1e6 / 8
+    bandwidth = min(min(link.bandwidth_mbit_s, link.bandwidth_back_mbit_s) for link in measured) * 1e6 / 8
     bandwidth *= TCP_DATA_SHARE
     round_trips = 1.0 if run.experiment.backend.name == "gloo" else 0.5  # a step
-    latency_s = round_trips * max(one.round_trip_ms for one in measured) / 1e3
+    latency_s = round_trips * max(link.round_trip_ms for link in measured) / 1e3
     computing = math.fsum(spread.mean for name, spread in run.phases.items() if name not in EXPOSED)
     return computing / run.steps + 2 * (n - 1) * (latency_s + run.gradient_bytes / n / bandwidth)
 
 
-def break_evens(measured: Sequence[Cell], quantity: Quantity = "step_s") -> list[BreakEven]:
+def break_evens(measured: Sequence[SettingRuns], quantity: Quantity = "step_s") -> list[BreakEven]:
     """Return where one strategy begins to beat another, for all that were measured over bandwidths."""
     crossings = []
-    for place in dict.fromkeys(cell.place for cell in measured):
-        lines: dict[str, dict[float, Cell]] = {}
+    for setting in dict.fromkeys(cell.setting for cell in measured):
+        lines: dict[str, dict[float, SettingRuns]] = {}
         for cell in measured:
-            if cell.place == place and getattr(cell, quantity):
+            if cell.setting == setting and getattr(cell, quantity):
                 lines.setdefault(cell.sync, {})[cell.bandwidth_mbit_s] = cell
         names = sorted(lines)
-        for index, one in enumerate(names):
+        for index, name in enumerate(names):
             for other in names[index + 1 :]:
-                crossings += _between(place, lines[one], lines[other], quantity)
+                crossings += _between(setting, lines[name], lines[other], quantity)
     return crossings
 
 
 def performance_profiles(
-    measured: Sequence[Cell], quantity: Quantity = "time_to_accuracy"
+    measured: Sequence[SettingRuns], quantity: Quantity = "time_to_accuracy"
 ) -> dict[str, list[tuple[float, float]]]:
     """Return by strategy the steps of its profile: tau, and the share of problems solved within it.
 
@@ -167,28 +167,31 @@ def performance_profiles(
     strategies = {cell.sync for cell in measured}
     for cell in measured:
         if values := getattr(cell, quantity):
-            problems.setdefault((*cell.place, cell.bandwidth_mbit_s), {})[cell.sync] = median(values)
+            problems.setdefault((*cell.setting, cell.bandwidth_mbit_s), {})[cell.sync] = median(values)
     whole = [times for times in problems.values() if times.keys() == strategies]
     profiles = {}
     for name in sorted(strategies):
         ratios = sorted(
             times[name] / min(times.values()) for times in whole if math.isfinite(min(times.values()))
         )
-        solved = [one for one in ratios if math.isfinite(one)]
+        solved = [ratio for ratio in ratios if math.isfinite(ratio)]
         profiles[name] = [(tau, (number + 1) / len(whole)) for number, tau in enumerate(solved)]
     return profiles
 
 
 def _between(
-    place: tuple[str, int, float], a: dict[float, Cell], b: dict[float, Cell], quantity: Quantity
+    setting: tuple[str, int, float],
+    a: dict[float, SettingRuns],
+    b: dict[float, SettingRuns],
+    quantity: Quantity,
 ) -> list[BreakEven]:
     """Return the break-evens of two strategies where their quotient passes 1 between two bandwidths."""
     shared = sorted(a.keys() & b.keys())
     ratios = {
         rate: ratio(getattr(a[rate], quantity), getattr(b[rate], quantity), resamples=2000) for rate in shared
     }
-    few = any(len(getattr(one[rate], quantity)) < FEWEST_SHOWN for one in (a, b) for rate in shared)
-    first, second = (next(iter(one.values())).sync for one in (a, b))
+    few = any(len(getattr(line[rate], quantity)) < FEWEST_SHOWN for line in (a, b) for rate in shared)
+    first, second = (next(iter(line.values())).sync for line in (a, b))
     crossings = []
     for left, right in pairwise(shared):
         below, above = ratios[left].value, ratios[right].value
@@ -197,7 +200,7 @@ def _between(
         place_mbit_s = _interpolated(left, right, below, above)
         lines = [] if few else [[getattr(ratios[rate], end) for rate in shared] for end in ENDS]
         passes = [_crossing(shared, line, place_mbit_s) for line in lines]
-        ends = sorted(one for one in passes if one is not None)
+        ends = sorted(end for end in passes if end is not None)
         around = len(ends) == 2 and ends[0] <= place_mbit_s <= ends[1]
         faster = first if below < 1 else second
         lowest, gain = left, below
@@ -208,7 +211,7 @@ def _between(
             lowest, gain = rate, value
         crossings.append(
             BreakEven(
-                *place,
+                *setting,
                 winner=faster,
                 loser=second if faster == first else first,
                 bandwidth_mbit_s=place_mbit_s,
@@ -228,7 +231,7 @@ def _crossing(rates: Sequence[float], values: Sequence[float | None], near: floa
         for (left, below), (right, above) in pairwise(zip(rates, values, strict=True))
         if _finite(below) and _finite(above) and (below - 1) * (above - 1) < 0
     ]
-    return min(crossings, key=lambda one: abs(math.log(one / near)), default=None)
+    return min(crossings, key=lambda rate: abs(math.log(rate / near)), default=None)
 
 
 def _interpolated(left: float, right: float, below: float, above: float) -> float:

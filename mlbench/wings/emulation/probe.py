@@ -41,7 +41,7 @@ TOLERANCE = 0.1  # share by which a link may differ from its profile
 
 
 @dataclass(frozen=True)
-class Probe:
+class LinkProbe:
     """What the process measures; `namespaces` are hosts as (name, inherited files)."""
 
     network: dict[str, Any]
@@ -49,18 +49,18 @@ class Probe:
     namespaces: Sequence[tuple[str, int, int]]
     addresses: Sequence[str]
 
-    def words(self) -> list[str]:
+    def command(self) -> list[str]:
         """Return the command."""
         return [sys.executable, "-m", __name__, json.dumps(asdict(self))]
 
 
-def main(probe: Probe) -> None:
+def main(probe: LinkProbe) -> None:
     """Answer until standard input ends."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
     network = Network.model_validate(probe.network)
     ways = {(path.source, path.target): path for path in topology.paths(network, probe.workers)}
-    hosts = [Namespace(*one) for one in probe.namespaces]
+    hosts = [Namespace(*fields) for fields in probe.namespaces]
     for line in sys.stdin:
         what, *pair = json.loads(line)
         source, target = map(int, pair)
@@ -244,10 +244,10 @@ def _connected(
     return near, far
 
 
-def _udp(place: Namespace) -> socket.socket:
-    with place.entered():
+def _udp(namespace: Namespace) -> socket.socket:
+    with namespace.entered():
         return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
 
 if __name__ == "__main__":
-    main(Probe(**json.loads(sys.argv[1])))
+    main(LinkProbe(**json.loads(sys.argv[1])))

@@ -102,9 +102,9 @@ def _resources(experiment: Experiment) -> dict[str, Any]:
 def _start_head(switch: Namespace, folder: Path) -> None:
     """Start Ray's head; the folder is where all hosts' servers have their files."""
     resources = f'--resources={{"{next(iter(persistent.DRIVER_RESOURCE))}": 1}}'
-    words = ["--head", f"--port={PORT}", "--include-dashboard=false", "--num-cpus=0", resources]
-    words += [f"--temp-dir={folder}"]
-    process = _ray_start(switch, HEAD, words, folder)
+    arguments = ["--head", f"--port={PORT}", "--include-dashboard=false", "--num-cpus=0", resources]
+    arguments += [f"--temp-dir={folder}"]
+    process = _ray_start(switch, HEAD, arguments, folder)
     _await(process, lambda: _answers(HEAD, PORT))
 
 
@@ -114,19 +114,22 @@ def _start_host(experiment: Experiment, emulation: Links, host: int, folder: Pat
 
     network, workers = experiment.network, experiment.workers
     count = len(emulation.hosts)
-    words = [f"--address={HEAD}:{PORT}", f"--num-cpus={workers // count}", f"--labels={LABEL}={host}"]
+    arguments = [f"--address={HEAD}:{PORT}", f"--num-cpus={workers // count}", f"--labels={LABEL}={host}"]
     cpus = network.cpus
     if host == topology.slow_host(network, workers):
         cpus = network.slow_cpus or cpus
     own = links.address(CONTROL, host)
-    process = _ray_start(emulation.hosts[host], own, words, folder, host=host, cpus=cpus)
-    _await(process, lambda: any(one["NodeManagerAddress"] == own and one["Alive"] for one in ray.nodes()))
+    process = _ray_start(emulation.hosts[host], own, arguments, folder, host=host, cpus=cpus)
+    _await(
+        process,
+        lambda: any(raylet["NodeManagerAddress"] == own and raylet["Alive"] for raylet in ray.nodes()),
+    )
 
 
 def _ray_start(
-    place: Namespace,
+    namespace: Namespace,
     address: str,
-    words: Sequence[str],
+    arguments: Sequence[str],
     folder: Path,
     *,
     host: int = 0,
@@ -134,11 +137,15 @@ def _ray_start(
 ) -> subprocess.Popen[str]:
     """Run `ray start --block` in a namespace; its servers end with it, and it ends with this process."""
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
-    command += [f"--node-ip-address={address}", f"--object-store-memory={ray_env.OBJECT_STORE_BYTES}", *words]
+    command += [
+        f"--node-ip-address={address}",
+        f"--object-store-memory={ray_env.OBJECT_STORE_BYTES}",
+        *arguments,
+    ]
     if cpus is not None:
         command = cpu_share.limited(command, host=host, cpus=cpus)
     return subprocess.Popen(
-        place.command(command),
+        namespace.command(command),
         env={**os.environ, **reaper.environment(folder)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -61,7 +61,7 @@ class Link:
     loss: float
     overhead_s: float = 0.0
 
-    def words(self) -> list[str]:
+    def command(self) -> list[str]:
         """Return the command."""
         return [sys.executable, "-m", __name__, json.dumps(asdict(self))]
 
@@ -82,7 +82,7 @@ def open_tun(name: str, *, large: bool) -> int:
     return tun
 
 
-class Cable:
+class CableQueue:
     """One direction of a cable: `free` is when it has passed all packets so far, in the clock's s."""
 
     __slots__ = ("free", "queue_s", "rate")
@@ -107,7 +107,7 @@ class Route:
 
     __slots__ = ("cables", "delay_s", "last", "target")
 
-    def __init__(self, cables: Sequence[Cable], delay_s: float, target: int) -> None:
+    def __init__(self, cables: Sequence[CableQueue], delay_s: float, target: int) -> None:
         self.cables, self.delay_s, self.target, self.last = cables, delay_s, target, 0.0
 
 
@@ -115,7 +115,7 @@ class Forwarder:
     """The packets on their way, and what happened to all so far: packets, bytes, dropped, lost."""
 
     def __init__(self, link: Link, clock: Callable[[], float]) -> None:
-        cables = {name: Cable(rate, link.queue_s) for name, rate in link.rates.items()}
+        cables = {name: CableQueue(rate, link.queue_s) for name, rate in link.rates.items()}
         self.routes: dict[int, dict[bytes, Route]] = {tun: {} for tun in link.tuns}
         for source, target, names, delay_s in link.paths:
             route = Route([cables[name] for name in names], delay_s, link.tuns[target])

@@ -161,7 +161,7 @@ class JaxTrainer:
             """Return the loss of all micro-batches and its gradients, one micro-batch at a time."""
             if count == 1:
                 return jax.value_and_grad(loss)(weights, batch)
-            parts = jax.tree.map(lambda one: one.reshape(count, -1, *one.shape[1:]), batch)
+            parts = jax.tree.map(lambda array: array.reshape(count, -1, *array.shape[1:]), batch)
             zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, weights))
 
             def add(total: Tree, part: Tree) -> tuple[Tree, None]:
@@ -184,8 +184,8 @@ class JaxTrainer:
         jitted = jax.jit(jax.shard_map(step, mesh=self.mesh, **shards), donate_argnums=(0, 1))
         sharding = NamedSharding(self.mesh, part)
         shapes = jax.tree.map(
-            lambda one: jax.ShapeDtypeStruct(
-                (count * one.shape[0] * self.mesh.size, *one.shape[1:]), one.dtype, sharding=sharding
+            lambda array: jax.ShapeDtypeStruct(
+                (count * array.shape[0] * self.mesh.size, *array.shape[1:]), array.dtype, sharding=sharding
             ),
             self.setup.batch,
         )

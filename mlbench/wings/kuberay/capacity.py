@@ -23,7 +23,7 @@ def require_room(api: Kubernetes, experiment: Experiment) -> None:
         status = quota.get("status", {})
         for name, limit in status.get("hard", {}).items():
             resource = name.removeprefix("requests.").removeprefix("limits.")
-            others = sum(quantity(one.get(resource, "0")) for one in (head, pods.SUBMITTER_REQUEST))
+            others = sum(quantity(request.get(resource, "0")) for request in (head, pods.SUBMITTER_REQUEST))
             needed = count * quantity(worker.get(resource, "0")) + others if resource != "pods" else count + 2
             left = quantity(limit) - quantity(status.get("used", {}).get(name, "0"))
             if needed > left and (resource == "pods" or resource in worker):
@@ -47,7 +47,7 @@ def _require_nodes(
     count: int,
 ) -> None:
     """Raise UserError where fewer than `count` nodes have the labels and allocate the request."""
-    labelled = [one.get("status", {}).get("allocatable", {}) for one in nodes if _carries(one, labels)]
+    labelled = [node.get("status", {}).get("allocatable", {}) for node in nodes if _carries(node, labels)]
     fitting = [
         have
         for have in labelled
@@ -57,10 +57,12 @@ def _require_nodes(
         return
     best = {name: max((quantity(have.get(name, "0")) for have in labelled), default=0.0) for name in request}
     most = ", ".join(f"{name}={_amount(name, value)}" for name, value in best.items())
-    asked, own = (", ".join(f"{name}={value}" for name, value in one.items()) for one in (request, labels))
+    resources, own = (
+        ", ".join(f"{name}={value}" for name, value in mapping.items()) for mapping in (request, labels)
+    )
     raise UserError(
-        f"{who} of workers={experiment.workers} need {count} node(s) with {asked}; of {len(nodes)} node(s) "
-        f"{len(labelled)} have the labels {own}, {len(fitting)} of these are large enough"
+        f"{who} of workers={experiment.workers} need {count} node(s) with {resources}; of {len(nodes)} "
+        f"node(s) {len(labelled)} have the labels {own}, {len(fitting)} of these are large enough"
         + (f", and the most that one allocates is {most}" if labelled and not fitting else ""),
         hint="kubectl label node NAME LABEL=VALUE; fewer workers or the hardware that the nodes are; "
         "cluster.autoscaling=true where nodes are added",
@@ -83,9 +85,9 @@ def _amount(name: str, value: float) -> str:
     return f"{value / 2**30:.3g}Gi" if "memory" in name else f"{value:g}"
 
 
-def _items(api: Kubernetes, place: str) -> list[Object]:
+def _items(api: Kubernetes, endpoint: str) -> list[Object]:
     try:
-        return api.get(place)["items"]
+        return api.get(endpoint)["items"]
     except ApiError as error:
         if error.status in (403, 404):
             return []

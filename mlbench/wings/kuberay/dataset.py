@@ -62,7 +62,7 @@ def job(experiment: Experiment, overrides: Sequence[str]) -> Object:
             f"task={experiment.task.name} has nothing to prepare, or nothing says where to",
             hint="say cluster.data_claim=NAME or cluster.data_bucket=gs://BUCKET/FOLDER, and task=NAME",
         )
-    words = rayjob.pod_overrides(overrides)
+    pod_overrides = rayjob.pod_overrides(overrides)
     request = pods.head_request(experiment)
     prepare = pods.container(
         config,
@@ -70,7 +70,7 @@ def job(experiment: Experiment, overrides: Sequence[str]) -> Object:
         request,
         pods.MOUNTS | {"data": DATA},
         secret=False,
-        command=["python", "-m", "mlbench.data", "prepare", *words, f"data_root={DATA}"],
+        command=["python", "-m", "mlbench.data", "prepare", *pod_overrides, f"data_root={DATA}"],
     )
     template = pods.pod(config, {pods.ROLE: "system"}, prepare, node_labels=config.head_node_labels)
     spec = template["spec"]
@@ -95,7 +95,7 @@ def prepare(experiment: Experiment, overrides: Sequence[str], report: Callable[[
     """
     item, config = job(experiment, overrides), cluster_config(experiment)
     name = item["metadata"]["name"]
-    place = path("batch/v1", "Job", config.namespace, name)
+    endpoint = path("batch/v1", "Job", config.namespace, name)
     api = Kubernetes(config.context)
     try:
         create_surroundings(api, experiment)
@@ -106,7 +106,7 @@ def prepare(experiment: Experiment, overrides: Sequence[str], report: Callable[[
         raise UserError(
             f"the data cannot be prepared: {error}", hint="kubectl get jobs shows what is there"
         ) from error
-    delete(api, place)
+    delete(api, endpoint)
     if failed is not None:
         raise UserError(f"{name} failed: {failed}", hint="mend that, and prepare again")
     report(f"{source(experiment)}: prepared")
@@ -115,12 +115,12 @@ def prepare(experiment: Experiment, overrides: Sequence[str], report: Callable[[
 def _failed(api: Kubernetes, namespace: str, name: str, report: Callable[[str], None]) -> str | None:
     """Return the last line of a Job that failed, None of one that succeeded; wait for its end."""
     query, said = {"labelSelector": f"job-name={name}"}, ""
-    for found in api.watch(path("batch/v1", "Job", namespace), fieldSelector=f"metadata.name={name}"):
-        if isinstance(found, ApiError):
+    for jobs in api.watch(path("batch/v1", "Job", namespace), fieldSelector=f"metadata.name={name}"):
+        if isinstance(jobs, ApiError):
             continue
-        status = found.get(name, {}).get("status", {})
-        if name not in found or status.get("succeeded"):
-            return None if name in found else "somebody deleted it"
+        status = jobs.get(name, {}).get("status", {})
+        if name not in jobs or status.get("succeeded"):
+            return None if name in jobs else "somebody deleted it"
         owned = patiently(lambda: api.get(path("v1", "Pod", namespace), **query)["items"])
         waits = diagnosis.unschedulable(owned) or next(
             (problem.sentence for problem in diagnosis.problems(owned) if problem.fatal), ""
@@ -136,9 +136,9 @@ def _last_line(api: Kubernetes, namespace: str, owned: Sequence[Object]) -> str:
     """Return the last line of the container that failed."""
     for pod in owned:
         status = pod.get("status", {})
-        for one in (*status.get("containerStatuses", ()), *status.get("initContainerStatuses", ())):
-            if one.get("state", {}).get("terminated", {}).get("exitCode"):
+        for container in (*status.get("containerStatuses", ()), *status.get("initContainerStatuses", ())):
+            if container.get("state", {}).get("terminated", {}).get("exitCode"):
                 log = path("v1", "Pod", namespace, pod["metadata"]["name"]) + "/log"
-                lines = [*api.lines(log, patience=15.0, container=one["name"], tailLines=1)]
+                lines = [*api.lines(log, patience=15.0, container=container["name"], tailLines=1)]
                 return lines[-1] if lines else "its log is empty"
     return "its pod is gone"

@@ -126,7 +126,7 @@ def _containers(pod: Object) -> Iterator[Problem]:
     for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
         waiting = container.get("state", {}).get("waiting", {})
         ended = [container.get(state, {}).get("terminated", {}) for state in ("state", "lastState")]
-        if any(one.get("reason") == "OOMKilled" for one in ended):
+        if any(state.get("reason") == "OOMKilled" for state in ended):
             limits = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
             text = (
                 f"{_name(pod)} was killed: it needed more than its {limits.get('memory', 'limit of')} memory"
@@ -142,7 +142,7 @@ def _containers(pod: Object) -> Iterator[Problem]:
 
 def _condition(pod: Object, kind: str) -> Object:
     conditions = pod.get("status", {}).get("conditions", ())
-    return next((one for one in conditions if one["type"] == kind), {})
+    return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
 def _phase(pod: Object) -> str:

@@ -36,7 +36,7 @@ SUBMITTER = "ray-job-submitter"  # KubeRay v1.7.0, SubmitterContainerName
 LAST_LINES = 5  # of what the run printed, where it left no event
 
 
-class Follower:
+class JobFollower:
     """One RayJob of a namespace; `group` is the label of its pods."""
 
     def __init__(self, api: Kubernetes, namespace: str, name: str, *, group: str, pods: int) -> None:
@@ -67,7 +67,7 @@ class Follower:
         watched = [("job", path("ray.io/v1", "RayJob", self._namespace), job)]
         pods = {"labelSelector": f"{RUN}={self._group}"}
         watched.append(("pods", path("v1", "Pod", self._namespace), pods))
-        targets = [(self._watch, one) for one in watched] + [(self._follow_log, ())]
+        targets = [(self._watch, arguments) for arguments in watched] + [(self._follow_log, ())]
         for target, arguments in targets:
             threading.Thread(
                 target=target, args=arguments, name=f"kuberay-{target.__name__}", daemon=True
@@ -216,9 +216,9 @@ class Follower:
 
     def _refresh(self) -> None:
         """Fetch the RayJob and its pods anew."""
-        place = path("ray.io/v1", "RayJob", self._namespace, self._name)
+        endpoint = path("ray.io/v1", "RayJob", self._namespace, self._name)
         try:
-            self.see_job(self._api.get(place))
+            self.see_job(self._api.get(endpoint))
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -272,7 +272,7 @@ class Follower:
 
     def _prints(self, pod: Object) -> bool:
         """Return whether a container of the pod follows the output of this run."""
-        names = [one["name"] for one in pod.get("spec", {}).get("containers", ())]
+        names = [container["name"] for container in pod.get("spec", {}).get("containers", ())]
         return SUBMITTER in names and pod["metadata"].get("labels", {}).get("job-name") == self._name
 
     def _status(self, field: str) -> str:
@@ -285,9 +285,9 @@ class Follower:
 
     # The threads.
 
-    def _watch(self, kind: str, place: str, query: dict[str, str]) -> None:
+    def _watch(self, kind: str, endpoint: str, query: dict[str, str]) -> None:
         try:
-            for seen in self._api.watch(place, **query):
+            for seen in self._api.watch(endpoint, **query):
                 if self._over.is_set():
                     return
                 self._queue.put(("outage", seen) if isinstance(seen, ApiError) else (kind, seen))
@@ -320,5 +320,5 @@ class Follower:
         return sorted(mine, key=lambda pod: pod["metadata"].get("creationTimestamp", ""), reverse=True)
 
     def _lines(self, pod: Object, **query: str) -> Iterator[str]:
-        place = f"{path('v1', 'Pod', self._namespace, pod['metadata']['name'])}/log"
-        return self._api.lines(place, patience=SILENCE_S, container=SUBMITTER, **query)
+        endpoint = f"{path('v1', 'Pod', self._namespace, pod['metadata']['name'])}/log"
+        return self._api.lines(endpoint, patience=SILENCE_S, container=SUBMITTER, **query)

@@ -20,9 +20,9 @@ def create_surroundings(api: Kubernetes, experiment: Experiment) -> None:
     """Create what the runs of a namespace share and is not there yet."""
     for item in rayjob.surroundings(experiment):
         metadata = item["metadata"]
-        place = path(item["apiVersion"], item["kind"], metadata.get("namespace"), metadata["name"])
+        endpoint = path(item["apiVersion"], item["kind"], metadata.get("namespace"), metadata["name"])
         try:
-            patiently(lambda: api.get(place))  # noqa: B023  (called at once)
+            patiently(lambda: api.get(endpoint))  # noqa: B023  (called at once)
             continue
         except ApiError as error:
             if error.status not in (403, 404):
@@ -63,16 +63,16 @@ def create(api: Kubernetes, item: Object) -> Object:
         return api.get(path(item["apiVersion"], item["kind"], metadata.get("namespace"), metadata["name"]))
 
 
-def delete(api: Kubernetes, place: str) -> None:
+def delete(api: Kubernetes, endpoint: str) -> None:
     """Delete an object and wait until it is gone; SubmissionLost where it stays."""
     end = clock.monotonic() + GONE_S
     try:
-        while patiently(lambda: api.delete(place)):
+        while patiently(lambda: api.delete(endpoint)):
             if clock.monotonic() > end:
-                raise SubmissionLost(f"{place} is still there; delete it with kubectl")
+                raise SubmissionLost(f"{endpoint} is still there; delete it with kubectl")
             time.sleep(POLL_S)
     except ApiError as error:
-        raise SubmissionLost(f"{place} could not be deleted ({error}); delete it with kubectl") from error
+        raise SubmissionLost(f"{endpoint} could not be deleted ({error}); delete it with kubectl") from error
 
 
 def patiently(request: Any) -> Any:

@@ -158,8 +158,8 @@ def merged(value: Any, change: Any) -> Any:
     """
     if isinstance(change, dict):
         old = value if isinstance(value, dict) else {}
-        new = {name: merged(old.get(name), one) for name, one in change.items() if one is not None}
-        return {name: one for name, one in old.items() if name not in change or name in new} | new
+        new = {name: merged(old.get(name), field) for name, field in change.items() if field is not None}
+        return {name: field for name, field in old.items() if name not in change or name in new} | new
     if not isinstance(change, list):
         return change
     entries = list(value or ())

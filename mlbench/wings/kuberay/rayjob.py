@@ -108,8 +108,8 @@ def run_objects(
     config = cluster_config(experiment)
     require_data(experiment)
     group = group or name
-    words = ["python", "-m", "mlbench.run", *pod_words(experiment, overrides, seed)]
-    spec = _spec(config, group, [*_submission_time(name), *words], limit_s=config.limit_s)
+    command = ["python", "-m", "mlbench.run", *pod_words(experiment, overrides, seed)]
+    spec = _spec(config, group, [*_submission_time(name), *command], limit_s=config.limit_s)
     spec["submitterConfig"] = {"backoffLimit": 2}  # it only follows the log again
     if ray_cluster:
         spec["clusterSelector"] = {"ray.io/cluster": ray_cluster}
@@ -140,9 +140,9 @@ def shared_objects(experiment: Experiment, *, name: str, labels: Mapping[str, st
     return [_network_policy(config, name), job]
 
 
-def _spec(config: Config, group: str, words: Sequence[str], *, limit_s: int) -> Object:
+def _spec(config: Config, group: str, command: Sequence[str], *, limit_s: int) -> Object:
     return {
-        "entrypoint": shlex.join(words),
+        "entrypoint": shlex.join(command),
         "entrypointNumCpus": 0,
         "submissionMode": SUBMISSION,
         "submitterPodTemplate": pods.submitter(config, group),

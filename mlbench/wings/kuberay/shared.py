@@ -37,12 +37,12 @@ def ensure(api: Kubernetes, experiment: Experiment) -> tuple[str, str]:
     if owner not in owners(api, config):
         items = rayjob.shared_objects(experiment, name=owner, labels={SHARED: config.shared})
         create_owned(api, items)
-    place = path("ray.io/v1", "RayJob", config.namespace, owner)
+    endpoint = path("ray.io/v1", "RayJob", config.namespace, owner)
     end = clock.monotonic() + config.provision_s
     workers = rayjob.worker_pods(experiment)
     ray_cluster = ""
     while clock.monotonic() < end:
-        status = patiently(lambda: api.get(place)).get("status", {})
+        status = patiently(lambda: api.get(endpoint)).get("status", {})
         if status.get("jobDeploymentStatus") in ("Failed", "ValidationFailed", "Complete"):
             raise UserError(
                 f"the Ray cluster {owner} of the sweep has ended: {status.get('message', '')}",
@@ -63,7 +63,7 @@ def ensure(api: Kubernetes, experiment: Experiment) -> tuple[str, str]:
 
 def _resized(api: Kubernetes, config: Config, name: str, workers: int) -> bool:
     """Ask for so many workers where there are others; return whether they run."""
-    place = path("ray.io/v1", "RayCluster", config.namespace, name)
+    endpoint = path("ray.io/v1", "RayCluster", config.namespace, name)
     items = api.get(path("ray.io/v1", "RayCluster", config.namespace))["items"]
     ray_cluster: Any = next((item for item in items if item["metadata"]["name"] == name), None)
     if ray_cluster is None:
@@ -71,7 +71,7 @@ def _resized(api: Kubernetes, config: Config, name: str, workers: int) -> bool:
     groups = ray_cluster["spec"]["workerGroupSpecs"]
     if groups[0].get("replicas") != workers:
         size = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), workers)
-        api.patch(place, {"spec": {"workerGroupSpecs": [groups[0] | size]}})
+        api.patch(endpoint, {"spec": {"workerGroupSpecs": [groups[0] | size]}})
         return False
     status = ray_cluster.get("status", {})
     return status.get("state") == "ready" and status.get("availableWorkerReplicas") == workers

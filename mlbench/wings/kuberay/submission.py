@@ -12,7 +12,7 @@ from mlbench.wings.kuberay.capacity import require_room
 from mlbench.wings.kuberay.config import Config, cluster_config
 from mlbench.wings.kuberay.dataset import require_claim
 from mlbench.wings.kuberay.expiry import require_time
-from mlbench.wings.kuberay.follow import Follower
+from mlbench.wings.kuberay.follow import JobFollower
 from mlbench.wings.kuberay.objects import create_owned, create_surroundings, delete, patiently
 from mlbench.wings.kuberay.pods import RUN, Object
 
@@ -61,10 +61,10 @@ def attach(config: Cluster, name: str) -> "RayJobSubmission":
         job = api.get(path("ray.io/v1", "RayJob", config.namespace, name))
     except ApiError as error:
         raise UserError(f"there is no run {name} in the namespace {config.namespace}: {error}") from error
-    words = job["metadata"].get("annotations", {}).get(rayjob.COMMAND)
-    if words is None:
+    command = job["metadata"].get("annotations", {}).get(rayjob.COMMAND)
+    if command is None:
         raise UserError(f"the RayJob {name} was not created by mlbench.run")
-    return RayJobSubmission(api, compose(shlex.split(words)), job)
+    return RayJobSubmission(api, compose(shlex.split(command)), job)
 
 
 class RayJobSubmission:
@@ -73,12 +73,12 @@ class RayJobSubmission:
     def __init__(self, api: Kubernetes, experiment: Experiment, job: Object) -> None:
         self.name: str = job["metadata"]["name"]
         self.seed = int(job["metadata"]["annotations"][rayjob.SEED])
-        self.words = shlex.split(job["metadata"]["annotations"][rayjob.COMMAND])
+        self.arguments = shlex.split(job["metadata"]["annotations"][rayjob.COMMAND])
         self.experiment = experiment
         self._api, self._config = api, cluster_config(experiment)
         group = job["metadata"]["labels"][RUN]
         pods = rayjob.worker_pods(experiment) + 1  # with the head; the submitter comes when they run
-        self._follower = Follower(api, self._config.namespace, self.name, group=group, pods=pods)
+        self._follower = JobFollower(api, self._config.namespace, self.name, group=group, pods=pods)
         self._follower.see_job(job)
 
     def messages(self) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore  # torch.distributed's, exported for type checkers
 
 from mlbench.wings.mpi import bootstrap
-from mlbench.wings.mpi.work import Progress, Work
+from mlbench.wings.mpi.work import ProgressThread, Work
 
 DATATYPES = {
     torch.float32: MPI.FLOAT,
@@ -86,7 +86,7 @@ class MpiProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: list[Tensor], opts: Any) -> Work:
         """Reduce each tensor over the ranks, in place."""
         kind = opts.reduceOp.op
-        pairs = [(one, self._near(one)) for one in tensors]
+        pairs = [(tensor, self._near(tensor)) for tensor in tensors]
         requests = [
             self._communicator.Iallreduce(MPI.IN_PLACE, _message(near), _operation(kind, near))
             for _, near in pairs
@@ -108,7 +108,7 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:
         """Copy rank `opts.rootRank`'s tensors to all ranks."""
-        pairs = [(one, self._near(one)) for one in tensors]
+        pairs = [(tensor, self._near(tensor)) for tensor in tensors]
         requests = [self._communicator.Ibcast(_message(near), opts.rootRank) for _, near in pairs]
         return self._begin("broadcast", opts, requests, pairs)
 
@@ -118,21 +118,21 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Work:
         """Gather several inputs, each in an output of its own."""
-        sent = [self._near(one) for one in inputs]
-        pairs = [(one, self._room(one)) for one in outputs]
+        sent = [self._near(tensor) for tensor in inputs]
+        pairs = [(tensor, self._room(tensor)) for tensor in outputs]
         requests = [
-            self._communicator.Iallgather(_message(one), _message(near))
-            for one, (_, near) in zip(sent, pairs, strict=True)
+            self._communicator.Iallgather(_message(tensor), _message(near))
+            for tensor, (_, near) in zip(sent, pairs, strict=True)
         ]
         return self._begin("all_gather", opts, requests, pairs, *sent)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
         """Gather each input in a list of tensors, one a rank."""
-        sent = [self._near(one) for one in inputs]
-        flats = [one.new_empty((self.size(), one.numel())) for one in sent]
+        sent = [self._near(tensor) for tensor in inputs]
+        flats = [tensor.new_empty((self.size(), tensor.numel())) for tensor in sent]
         requests = [
-            self._communicator.Iallgather(_message(one), _message(flat))
-            for one, flat in zip(sent, flats, strict=True)
+            self._communicator.Iallgather(_message(tensor), _message(flat))
+            for tensor, flat in zip(sent, flats, strict=True)
         ]
         pairs = [
             pair for parts, flat in zip(outputs, flats, strict=True) for pair in zip(parts, flat, strict=True)
@@ -150,17 +150,19 @@ class MpiProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Work:
         """Reduce several inputs, each with an output of its own."""
         kind = opts.reduceOp.op
-        sent = [self._near(one) for one in inputs]
-        pairs = [(one, self._room(one)) for one in outputs]
+        sent = [self._near(tensor) for tensor in inputs]
+        pairs = [(tensor, self._room(tensor)) for tensor in outputs]
         requests = [
-            self._communicator.Ireduce_scatter_block(_message(one), _message(near), _operation(kind, one))
-            for one, (_, near) in zip(sent, pairs, strict=True)
+            self._communicator.Ireduce_scatter_block(
+                _message(tensor), _message(near), _operation(kind, tensor)
+            )
+            for tensor, (_, near) in zip(sent, pairs, strict=True)
         ]
         return self._begin("reduce_scatter", opts, requests, pairs, *sent, average=kind == Kind.AVG)
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
         """Reduce lists of tensors, one a rank; each rank gets its own."""
-        flats = [_flat(self._near(one) for one in parts) for parts in inputs]
+        flats = [_flat(self._near(tensor) for tensor in parts) for parts in inputs]
         return self.reduce_scatter_single_coalesced(outputs, flats, opts)
 
     def all_to_all_single(
@@ -169,15 +171,17 @@ class MpiProcessGroup(dist.ProcessGroup):
         """Send block i to rank i; the splits count rows, and are empty where all blocks are equal."""
         near, sent = self._room(output), self._near(input)
         row = (math.prod(input.shape[1:]), math.prod(output.shape[1:]))
-        counts_in = [one * row[0] for one in input_splits] or [sent.numel() // self.size()] * self.size()
-        counts_out = [one * row[1] for one in output_splits] or [near.numel() // self.size()] * self.size()
+        counts_in = [count * row[0] for count in input_splits] or [sent.numel() // self.size()] * self.size()
+        counts_out = [count * row[1] for count in output_splits] or [
+            near.numel() // self.size()
+        ] * self.size()
         request = self._communicator.Ialltoallv(_message(sent, counts_in), _message(near, counts_out))
         return self._begin("all_to_all", opts, [request], [(output, near)], sent)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Work:
         """Send tensor i to rank i."""
-        counts_out, counts_in = [one.numel() for one in outputs], [one.numel() for one in inputs]
-        sent = _flat(self._near(one) for one in inputs)
+        counts_out, counts_in = [tensor.numel() for tensor in outputs], [tensor.numel() for tensor in inputs]
+        sent = _flat(self._near(tensor) for tensor in inputs)
         received = sent.new_empty(sum(counts_out))
         request = self._communicator.Ialltoallv(_message(sent, counts_in), _message(received, counts_out))
         pairs = zip(outputs, received.split(counts_out), strict=True)
@@ -194,7 +198,7 @@ class MpiProcessGroup(dist.ProcessGroup):
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
         """Send rank `opts.rootRank`'s tensor i to rank i."""
         near, root = self._room(outputs[0]), self.rank() == opts.rootRank
-        flat = _flat(self._near(one) for one in inputs[0]) if root else near
+        flat = _flat(self._near(tensor) for tensor in inputs[0]) if root else near
         request = self._communicator.Iscatter(_message(flat) if root else None, _message(near), opts.rootRank)
         return self._begin("scatter", opts, [request], [(outputs[0], near)], flat)
 
@@ -236,8 +240,8 @@ class MpiProcessGroup(dist.ProcessGroup):
                     tensor.detach().copy_(near.view_as(tensor))
 
         outputs = [tensor for tensor, _ in pairs]
-        kept = (*buffers, *(near for _, near in pairs))
-        work = Work(what, requests, outputs, timeout_s=self._timeout_s, finish=finish, buffers=kept)
+        tensors = (*buffers, *(near for _, near in pairs))
+        work = Work(what, requests, outputs, timeout_s=self._timeout_s, finish=finish, buffers=tensors)
         if opts is not None and not opts.asyncOp:
             work.wait()
         else:
@@ -260,14 +264,14 @@ class MpiProcessGroup(dist.ProcessGroup):
 
 
 @cache
-def _progress() -> Progress:
+def _progress() -> ProgressThread:
     """Return the thread of all groups of this process; it starts with the first."""
-    return Progress()
+    return ProgressThread()
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:
     """Return tensors of any shapes one behind the other."""
-    return torch.cat([one.reshape(-1) for one in tensors])
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def _message(tensor: Tensor, counts: Sequence[int] | None = None) -> list[Any]:
@@ -278,31 +282,31 @@ def _message(tensor: Tensor, counts: Sequence[int] | None = None) -> list[Any]:
 
 
 def _datatype(dtype: torch.dtype) -> MPI.Datatype:
-    known = DATATYPES.get(dtype, MPI.DATATYPE_NULL)
-    if known == MPI.DATATYPE_NULL and dtype == torch.bfloat16 and MPI.get_vendor()[0] == "MPICH":
+    datatype = DATATYPES.get(dtype, MPI.DATATYPE_NULL)
+    if datatype == MPI.DATATYPE_NULL and dtype == torch.bfloat16 and MPI.get_vendor()[0] == "MPICH":
         candidate = MPI.Datatype.fromhandle(MPICH_BFLOAT16)
         with suppress(MPI.Exception):  # an older MPICH, which has none
-            known = DATATYPES[dtype] = candidate if candidate.name == "MPIX_BFLOAT16" else known
-    if known == MPI.DATATYPE_NULL:
+            datatype = DATATYPES[dtype] = candidate if candidate.name == "MPIX_BFLOAT16" else datatype
+    if datatype == MPI.DATATYPE_NULL:
         raise TypeError(f"this MPI has no counterpart of {dtype}")
-    return known
+    return datatype
 
 
 def _operation(kind: Any, tensor: Tensor) -> MPI.Op:
-    known = LOGICAL if tensor.dtype == torch.bool else OPERATIONS
-    if kind not in known or (kind == Kind.AVG and not tensor.is_floating_point()):
+    operations = LOGICAL if tensor.dtype == torch.bool else OPERATIONS
+    if kind not in operations or (kind == Kind.AVG and not tensor.is_floating_point()):
         raise ValueError(f"MPI has no {kind} of {tensor.dtype}")
     if tensor.dtype == torch.bfloat16 and kind in OF_BFLOAT16:
         return _of_bfloat16(OF_BFLOAT16[kind])
-    return known[kind]
+    return operations[kind]
 
 
 @cache
 def _of_bfloat16(function: Callable[..., Tensor]) -> MPI.Op:
     """Return an operation that torch computes: MPICH 5.0 can only add bfloat16, and aborts on the others."""
 
-    def reduce(sent: Any, kept: Any, _: MPI.Datatype) -> None:
-        result = torch.frombuffer(kept, dtype=torch.bfloat16)
+    def reduce(sent: Any, accumulator: Any, _: MPI.Datatype) -> None:
+        result = torch.frombuffer(accumulator, dtype=torch.bfloat16)
         function(torch.frombuffer(sent, dtype=torch.bfloat16), result, out=result)
 
     return MPI.Op.Create(reduce, commute=True)

@@ -127,7 +127,7 @@ class Work(TorchWork):
         """Return a future of the tensors that were received."""
         with self._polling:
             if self._future is None:
-                devices: Any = sorted({one.device for one in self._outputs if one.is_cuda}, key=str)
+                devices: Any = sorted({output.device for output in self._outputs if output.is_cuda}, key=str)
                 self._future = torch.futures.Future(devices=devices or None)
                 if not self._ended:
                     return self._future
@@ -148,7 +148,7 @@ class Work(TorchWork):
     _source_rank = source_rank
 
 
-class Progress:
+class ProgressThread:
     """A thread that drives works until they end."""
 
     def __init__(self) -> None:

@@ -25,13 +25,13 @@ from mlbench.wings.prediction.forecast import (
     WIDE,
     Forecast,
     HoldoutError,
-    Interval,
     Offer,
+    PredictedInterval,
     Spot,
     Target,
     in_words,
 )
-from mlbench.wings.prediction.model import Array, Measurements, Model, Network, RunTimings
+from mlbench.wings.prediction.model import Array, Measurements, Model, NetworkCost, RunTimings
 
 WIDEST = 110  # columns of a sentence; longer lines are hard to read
 LOUD = 0.3  # relative noise; a 95 % interval then spans a factor of 3 where nothing is extrapolated
@@ -185,7 +185,9 @@ def measurements(names: Sequence[str], output_root: Path, settings: Mapping[str,
     records = [_run(name, output_root) for name in names] if records is None else records
     for setting, group in FILTERS.items():
         if settings[setting]:
-            records = [one for one in records if getattr(one.experiment, group).name == settings[setting]]
+            records = [
+                record for record in records if getattr(record.experiment, group).name == settings[setting]
+            ]
     return model.from_records(records, title=" ".join(names))
 
 
@@ -214,8 +216,8 @@ def target(settings: Mapping[str, str], fitted: Measurements, output_root: Path)
     if not network:
         return Target(node, spot=spot)
     if any(output_root.glob(f"*{network}*/record.json")):
-        return Target(node, Network.of_table(network, _run(network, output_root).table), spot)
-    return Target(node, Network.stated(network), spot)
+        return Target(node, NetworkCost.of_table(network, _run(network, output_root).table), spot)
+    return Target(node, NetworkCost.stated(network), spot)
 
 
 def _spot(settings: Mapping[str, str], fitted: Measurements) -> Spot | None:
@@ -294,20 +296,20 @@ def medians(everything: Measurements, fitted: Measurements) -> dict[int, str]:
     }
 
 
-def _row(one: Forecast, measured: str) -> dict[str, str]:
+def _row(row: Forecast, measured: str) -> dict[str, str]:
     return {
-        "workers": f"{one.workers:,}",
+        "workers": f"{row.workers:,}",
         "measured": measured,
-        "predicted": format.duration(one.time_s.value),
-        "95 % interval": _ends(one.time_s, format.duration),
-        "speed-up": f"{one.speedup.value:.2f}",
-        "speed-up interval": _ends(one.speedup, lambda value: f"{value:.2f}"),
-        "cost": format.usd(one.cost_usd.value) if one.cost_usd else "",
-        "communication": format.percent(one.communication_share),
+        "predicted": format.duration(row.time_s.value),
+        "95 % interval": _ends(row.time_s, format.duration),
+        "speed-up": f"{row.speedup.value:.2f}",
+        "speed-up interval": _ends(row.speedup, lambda value: f"{value:.2f}"),
+        "cost": format.usd(row.cost_usd.value) if row.cost_usd else "",
+        "communication": format.percent(row.communication_share),
     }
 
 
-def _ends(estimate: Interval, write: Callable[[float], str]) -> str:
+def _ends(estimate: PredictedInterval, write: Callable[[float], str]) -> str:
     if estimate.low is None or estimate.high is None:
         return ""
     return f"{write(estimate.low)} to {write(estimate.high)}"
@@ -347,7 +349,7 @@ def frontier_chart(offers: Sequence[Offer], measured: Measurements) -> Chart:
     traces = []
     for label, dominated in (("not dominated", False), ("dominated", True)):
         some = [row for row in offers if row.dominated is dominated and row.forecast.cost_usd]
-        points = [(row.forecast.time_s, row.forecast.cost_usd or Interval(math.nan)) for row in some]
+        points = [(row.forecast.time_s, row.forecast.cost_usd or PredictedInterval(math.nan)) for row in some]
         names = [] if dominated else [f"{row.hardware}, {row.forecast.workers}" for row in some]
         xs, ys = [time.value for time, _ in points], [usd.value for _, usd in points]
         ends: dict[str, Any] = {
@@ -383,7 +385,7 @@ def first(fit: Model, other: Target, *, most: int, wanted: int) -> list[str | No
                 emulated.partition(". ")[0] + ". Computing shared that machine's CPUs; only the network "
             )
             emulated += f"becomes {other.network.name}."
-    if shown.known and (sigma := _sigma(shown.seconds)) > LOUD:
+    if shown.has_spread and (sigma := _sigma(shown.seconds)) > LOUD:
         doubt = f"Unreliable: the runs are {format.percent(sigma)} from the model or from each other, so "
         doubt += "intervals span a factor of 3 and more. Repeat the runs on a quiet machine."
     if most < wanted:
@@ -401,7 +403,9 @@ def basis(fit: Model) -> list[str]:
     sentences = [f"Fitted on {format.counted(len(runs.runs), 'run')} at {_list(counts)} workers."]
     sentences += [f"Left out: {why}." for why in runs.left_out]
     sentences += [f"Note: {note}." for note in runs.notes]
-    worst = max((forecast.compare(fit, runs.only([k])) for k in counts), key=lambda one: abs(one.epoch_error))
+    worst = max(
+        (forecast.compare(fit, runs.only([k])) for k in counts), key=lambda holdout: abs(holdout.epoch_error)
+    )
     if abs(worst.epoch_error) >= POOR_FIT:
         sentences.append(f"The fit is off where it was fitted: {error(worst)}.")
     sentences += [
@@ -413,14 +417,14 @@ def basis(fit: Model) -> list[str]:
         times = runs.times(k)
         if missed := sum(map(math.isinf, times)):
             count = f"{missed} of {format.counted(len(times), 'run')} missed the goal"
-            told = f"At {format.counted(k, 'worker')} {count}"
-            sentences.append(f"{told}: what is predicted is the time of a run that reaches it.")
+            sentence = f"At {format.counted(k, 'worker')} {count}"
+            sentences.append(f"{sentence}: what is predicted is the time of a run that reaches it.")
     if startups := [run.startup_s for run in runs.runs if run.startup_s is not None]:
         sentences.append(f"Start-up comes on top: {format.duration(median(startups))} (median).")
     shown = forecast.noise(fit)
     what = "epochs to the goal" if shown.dof else "seconds"
     noise = f"No intervals: the runs do not show the noise of the {what}. Repeat them."
-    if shown.known:
+    if shown.has_spread:
         seconds, epochs = (format.percent(_sigma(values)) for values in (shown.seconds, shown.epochs))
         noise = f"Residual noise: {seconds} of a run's seconds (df = {shown.dof}) and "
         noise += f"{epochs} of its epochs (df = {shown.epochs_dof})."
@@ -470,19 +474,19 @@ def holdouts(left_out: Sequence[HoldoutError], held_out: Sequence[HoldoutError])
     """Return the leave-one-out error, and that at counts that were measured but not fitted, in sentences."""
     sentence = "Leave one out: not possible, it needs runs at 3 or more worker counts."
     if left_out:
-        each = "; ".join(error(one) for one in left_out)
-        size = format.percent(mean(abs(one.time_error) for one in left_out))
+        each = "; ".join(error(holdout) for holdout in left_out)
+        size = format.percent(mean(abs(holdout.time_error) for holdout in left_out))
         sentence = f"Leave one out, each worker count predicted from the others: {each}; {size} on average."
-    errors = "; ".join(error(one) for one in held_out)
+    errors = "; ".join(error(holdout) for holdout in held_out)
     return [sentence, *([f"Measured, but not fitted: {errors}."] if held_out else [])]
 
 
-def error(one: HoldoutError) -> str:
+def error(holdout: HoldoutError) -> str:
     """Return e.g. 8 workers +1.6 % (seconds per epoch +4.8 %)."""
-    epoch = f"(seconds per epoch {one.epoch_error:+.1%})"
+    epoch = f"(seconds per epoch {holdout.epoch_error:+.1%})"
     # Where half of the runs or more missed the goal there is no time to be off from.
-    text = f"{one.time_error:+.1%} {epoch}" if math.isfinite(one.measured_s) else epoch
-    return f"{format.counted(one.workers, 'worker')} {text}".replace("%", " %")
+    text = f"{holdout.time_error:+.1%} {epoch}" if math.isfinite(holdout.measured_s) else epoch
+    return f"{format.counted(holdout.workers, 'worker')} {text}".replace("%", " %")
 
 
 def _sigma(residuals: Array) -> float:
@@ -597,7 +601,7 @@ def _frontier(
     headings = ["hardware", "workers", "predicted", "95 % interval", "cost", "cost interval", "dominated"]
     cells = []
     for row in offers:
-        time, usd = row.forecast.time_s, row.forecast.cost_usd or Interval(math.nan)
+        time, usd = row.forecast.time_s, row.forecast.cost_usd or PredictedInterval(math.nan)
         numbers = [format.duration(time.value), _ends(time, format.duration), format.usd(usd.value)]
         dominated = "yes" if row.dominated else ""
         cells.append([row.hardware, f"{row.forecast.workers:,}", *numbers, _ends(usd, format.usd), dominated])

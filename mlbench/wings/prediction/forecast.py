@@ -14,7 +14,7 @@ from mlbench.config import compose
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Hardware
 from mlbench.record import cost, format
-from mlbench.wings.prediction.model import Array, Measurements, Model, Network, Part, fit
+from mlbench.wings.prediction.model import Array, FittedPart, Measurements, Model, NetworkCost, fit
 
 DRAWS = 1000  # refits; the ends of a 95 % interval then move by about 3 % between seeds
 SEED = 20200908  # any constant: equal runs give equal intervals
@@ -30,7 +30,7 @@ FURTHEST = 8  # times the largest measured count: beyond it nothing is predicted
 
 
 @dataclass(frozen=True)
-class Interval:
+class PredictedInterval:
     """A predicted value; its interval is None where the runs say nothing about their noise."""
 
     value: float
@@ -45,10 +45,10 @@ class Forecast:
     workers: int
     measured_s: float | None  # median time to accuracy where it was measured; infinite if most runs missed
     extrapolated: bool
-    time_s: Interval
-    time_ratio: Interval | None  # to the next smaller count of the forecast; None for the first
-    speedup: Interval  # against one worker on the same hardware and network
-    cost_usd: Interval | None
+    time_s: PredictedInterval
+    time_ratio: PredictedInterval | None  # to the next smaller count of the forecast; None for the first
+    speedup: PredictedInterval  # against one worker on the same hardware and network
+    cost_usd: PredictedInterval | None
     epochs: float
     step_s: float
     communication_share: float  # exposed, of a step
@@ -104,12 +104,12 @@ class Target:
     """On what the prediction is made; None: as measured, and on demand."""
 
     hardware: Hardware | None = None
-    network: Network | None = None
+    network: NetworkCost | None = None
     spot: Spot | None = None
 
 
 @dataclass(frozen=True)
-class Pair:
+class ProcessorPair:
     """The same software on two processors, published: what their peaks predict, and what was measured."""
 
     task: str
@@ -155,12 +155,12 @@ class Transfer:
 
 
 @cache
-def pairs() -> tuple[Pair, ...]:
+def pairs() -> tuple[ProcessorPair, ...]:
     """Return every pair of the shipped tables: one software, task, precision and count on V100 and on A100.
 
     NVIDIA's FP32 goes with TF32, the precision that replaced it in the same code; MLPerf's code is fp16.
     """
-    found: dict[tuple[str, str, str | None, int | None], dict[str, dict[str, tuple[float, str]]]] = {}
+    speeds: dict[tuple[str, str, str | None, int | None], dict[str, dict[str, tuple[float, str]]]] = {}
     for row in load(publisher="peer"):
         if row.study == "nvidia-examples" and row.metric == "throughput":
             model, label = str(row.hardware), row.label or ""
@@ -170,25 +170,25 @@ def pairs() -> tuple[Pair, ...]:
             continue
         if model in PUBLISHED_ON and row.metric in MEASURED:
             kind = "AMP" if label == "AMP" else "FP32 to TF32"
-            values = found.setdefault((row.task or "", str(row.software), kind, row.workers), {})
+            values = speeds.setdefault((row.task or "", str(row.software), kind, row.workers), {})
             speed = row.value if row.metric == "throughput" else 1 / row.value
             values.setdefault(row.metric, {})[model] = (speed, {"AMP": "fp16"}.get(label, label.lower()))
     out = []
-    for (task, software, kind, workers), metrics in found.items():
+    for (task, software, kind, workers), metrics in speeds.items():
         both = [metrics[name] for name in MEASURED if len(metrics.get(name, {})) == len(PUBLISHED_ON)]
         if both:
             (old, before), (new, after) = both[0]["V100"], both[0]["A100"]
             peaks = peak(profile(PUBLISHED_ON["A100"]), after) / peak(profile(PUBLISHED_ON["V100"]), before)
-            out.append(Pair(task, f"{software}, {kind}", workers or 1, peaks, new / old))
-    return tuple(sorted(out, key=lambda one: (one.task, one.label, one.workers)))
+            out.append(ProcessorPair(task, f"{software}, {kind}", workers or 1, peaks, new / old))
+    return tuple(sorted(out, key=lambda pair: (pair.task, pair.label, pair.workers)))
 
 
-def transfer(of: Sequence[Pair] | None = None) -> Transfer:
+def transfer(of: Sequence[ProcessorPair] | None = None) -> Transfer:
     """Return the error fitted on these pairs, or all: a root mean square in which each task counts once."""
     of = pairs() if of is None else of
-    tasks = sorted({one.task for one in of})
-    squares = [mean(one.error**2 for one in of if one.task == task) for task in tasks]
-    least = min(math.log(one.peaks) for one in of)
+    tasks = sorted({pair.task for pair in of})
+    squares = [mean(pair.error**2 for pair in of if pair.task == task) for task in tasks]
+    least = min(math.log(pair.peaks) for pair in of)
     return Transfer(math.sqrt(mean(squares)), max(1, len(tasks) - 1), least)
 
 
@@ -209,7 +209,7 @@ class Noise:
     epochs_dof: int
 
     @property
-    def known(self) -> bool:
+    def has_spread(self) -> bool:
         return bool(self.dof and self.epochs_dof)
 
 
@@ -281,13 +281,13 @@ def noise(model: Model) -> Noise:
     """
     runs = model.measurements.runs
     epochs = model.parts["epochs"]
-    timed = [(one, name) for name, one in model.parts.items() if name != "epochs" and one.dof]
+    timed = [(part, name) for name, part in model.parts.items() if name != "epochs" and part.dof]
     weights = np.array([sum(getattr(run, f"{name}_s") for run in runs) for _, name in timed])
     if not weights.sum():
         return Noise(np.zeros(0), _scaled(epochs, epochs.dof), 0, epochs.dof)
     weights /= weights.sum()
-    dof = max(1, round(sum(w * one.dof for w, (one, _) in zip(weights, timed, strict=True))))
-    seconds = sum(w * _scaled(one, dof) for w, (one, _) in zip(weights, timed, strict=True))
+    dof = max(1, round(sum(w * part.dof for w, (part, _) in zip(weights, timed, strict=True))))
+    seconds = sum(w * _scaled(part, dof) for w, (part, _) in zip(weights, timed, strict=True))
     return Noise(np.asarray(seconds), _scaled(epochs, epochs.dof), dof, epochs.dof)
 
 
@@ -298,14 +298,14 @@ def leave_one_out(measurements: Measurements) -> list[HoldoutError]:
         rest = measurements.only([k for k in measurements.counts if k != left])
         if any(run.reached for run in rest.runs):
             errors.append(compare(fit(rest), measurements.only([left])))
-    return [one for one in errors if math.isfinite(one.measured_s)]
+    return [error for error in errors if math.isfinite(error.measured_s)]
 
 
 def held_out(model: Model, everything: Measurements) -> list[HoldoutError]:
     """Return how well the model predicts worker counts that were measured but not fitted."""
     unseen = [k for k in everything.counts if k not in model.measurements.counts]
     errors = [compare(model, everything.only([k])) for k in unseen]
-    return [one for one in errors if math.isfinite(one.measured_s)]
+    return [error for error in errors if math.isfinite(error.measured_s)]
 
 
 def compare(model: Model, measured: Measurements) -> HoldoutError:
@@ -351,7 +351,7 @@ def _drawn(model: Model, counts: Array, *, faster: float, target: Target) -> tup
     processor is off (Transfer) changes its computing, and for a further run its whole time, as in the pairs.
     """
     shown = noise(model)
-    if not shown.known:
+    if not shown.has_spread:
         return np.zeros((0, len(counts))), np.zeros((0, len(counts)))
     rng = np.random.default_rng(SEED)
     runs = model.measurements.runs
@@ -382,28 +382,28 @@ def _draw(residuals: Array, size: int, rng: np.random.Generator) -> Array:
     return rng.choice(residuals, size) * rng.choice((-1.0, 1.0), size)
 
 
-def _scaled(one: Part, dof: int) -> Array:
+def _scaled(part: FittedPart, dof: int) -> Array:
     """Return residuals scaled up for the fitted coefficients, and by Student's t for few runs."""
     from scipy.stats import norm, t
 
-    if not one.dof:
+    if not part.dof:
         return np.zeros(0)
     student = float(t.ppf(0.975, dof) / norm.ppf(0.975))
-    return one.residuals * math.sqrt(len(one.residuals) / one.dof) * student
+    return part.residuals * math.sqrt(len(part.residuals) / part.dof) * student
 
 
-def _interval(value: float, drawn: Array) -> Interval:
+def _interval(value: float, drawn: Array) -> PredictedInterval:
     if not len(drawn):
-        return Interval(float(value))
+        return PredictedInterval(float(value))
     low, high = np.percentile(drawn, TAILS)
-    return Interval(float(value), float(min(low, value)), float(max(high, value)))
+    return PredictedInterval(float(value), float(min(low, value)), float(max(high, value)))
 
 
 def speed_ratio(measurements: Measurements, hardware: Hardware | None) -> float:
     """Return by what factor the other hardware's stated peak exceeds the measured one's, a worker."""
     if hardware is None or hardware.name == measurements.hardware.name:
         return 1.0
-    measured, other = (peak(one, measurements.precision) for one in (measurements.hardware, hardware))
+    measured, other = (peak(node, measurements.precision) for node in (measurements.hardware, hardware))
     return other / measured
 
 
@@ -418,7 +418,9 @@ def peak(hardware: Hardware, precision: str) -> float:
     return peak if hardware.gpus else peak / (hardware.workers_per_node or 1)
 
 
-def _cost(hardware: Hardware, workers: int, time: Interval, *, spot: bool) -> Interval | None:
+def _cost(
+    hardware: Hardware, workers: int, time: PredictedInterval, *, spot: bool
+) -> PredictedInterval | None:
     """Return the price from the first access to data to the goal; None without a price."""
     if hardware.price is None:
         return None
@@ -427,7 +429,7 @@ def _cost(hardware: Hardware, workers: int, time: Interval, *, spot: bool) -> In
     if an_hour is None:
         raise UserError(f"hardware={hardware.name} has no spot price", hint="leave spot= out")
     ends = [None if s is None else cost.usd(s, count, an_hour) for s in (time.low, time.high)]
-    return Interval(cost.usd(time.value, count, an_hour), *ends)
+    return PredictedInterval(cost.usd(time.value, count, an_hour), *ends)
 
 
 @dataclass(frozen=True)
@@ -457,7 +459,7 @@ def frontier(
     With target.spot on demand and on spot nodes. Of a profile with an unknown link, the counts that need
     none. Raises nothing for a profile.
     """
-    found: list[tuple[str, Forecast, str]] = []
+    candidates: list[tuple[str, Forecast, str]] = []
     refused = {}
     for name in compose.choices("hardware"):
         try:
@@ -477,14 +479,14 @@ def frontier(
                     refused[label] = "it has no spot price"
                 elif possible:
                     predicted = forecast(model, possible, replace(here, spot=spot))
-                    found += [(label, one, node.price.date) for one in predicted]
+                    candidates += [(label, row, node.price.date) for row in predicted]
         except UserError as refusal:
             refused[name] = str(refusal).partition(" (")[0]
-    found.sort(key=lambda one: (one[1].time_s.value, _usd(one[1])))
+    candidates.sort(key=lambda candidate: (candidate[1].time_s.value, _usd(candidate[1])))
     offers, least = [], math.inf
-    for name, one, dated in found:
-        offers.append(Offer(name, one, dated, dominated=_usd(one) >= least))
-        least = min(least, _usd(one))
+    for name, row, dated in candidates:
+        offers.append(Offer(name, row, dated, dominated=_usd(row) >= least))
+        least = min(least, _usd(row))
     return offers, refused
 
 
@@ -560,12 +562,12 @@ def _best(
     """
     value, text = (_usd, format.usd) if question == "budget" else (_time, format.duration)
     title = question.capitalize() + (f" of {text(limit)}" if limit is not None else "")
-    within = [(words, row) for words, row in options if limit is None or value(row) <= limit]
+    within = [(label, row) for label, row in options if limit is None or value(row) <= limit]
     if not within:
         closest = min(options, key=lambda option: value(option[1]), default=None)
         closest = f"; closest is {closest[0]}" if closest else ""
         return Advice(question, None, f"{title}: none of these is predicted to keep it{closest}.")
-    words, best = min(within, key=lambda option: order(option[1]))
+    label, best = min(within, key=lambda option: order(option[1]))
     if limit is not None:
         safe = [option for option in within if (_high(option[1], question) or math.inf) <= limit]
         more = "no count keeps it with its whole interval"
@@ -574,7 +576,7 @@ def _best(
             more = f"with the whole interval, {safest}"
         if best in [row for _, row in safe]:
             more = "its whole interval keeps it"
-    sentence = f"{title}: {words}{f'; {more}' if more else ''}"
+    sentence = f"{title}: {label}{f'; {more}' if more else ''}"
     low, high = best.time_s.low, best.time_s.high
     if low is not None and high is not None and high > WIDE * low:
         wide = f"an interval wider than a factor of {WIDE:g} is no advice"
@@ -595,7 +597,7 @@ def _supported(forecasts: Sequence[Forecast]) -> tuple[list[Forecast], str, bool
     """
     supported = [forecasts[0]]
     for row in forecasts[1:]:
-        ratio = row.time_ratio or Interval(math.nan)
+        ratio = row.time_ratio or PredictedInterval(math.nan)
         if ratio.high is None or ratio.high >= 1:
             slower = ratio.low is not None and ratio.low > 1
             verb = "are slower" if slower else "are not shown to be faster"
@@ -606,7 +608,7 @@ def _supported(forecasts: Sequence[Forecast]) -> tuple[list[Forecast], str, bool
     return supported, "", False
 
 
-def _with_ends(estimate: Interval, text: Callable[[float], str]) -> str:
+def _with_ends(estimate: PredictedInterval, text: Callable[[float], str]) -> str:
     if estimate.low is None or estimate.high is None:
         return text(estimate.value)
     return f"{text(estimate.value)} ({text(estimate.low)} to {text(estimate.high)})"

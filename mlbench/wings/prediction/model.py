@@ -196,9 +196,9 @@ def mixture(records: Sequence[Record]) -> list[str]:
 
     Of a group that differs in its name, e.g. two tasks, the name alone is returned.
     """
-    fields = [dict(series(one)) for one in records]
-    names = sorted({name for one in fields for name in one})
-    values = {name: {one[name] for one in fields if name in one} for name in names}
+    fields = [dict(series(record)) for record in records]
+    names = sorted({name for mapping in fields for name in mapping})
+    values = {name: {mapping[name] for mapping in fields if name in mapping} for name in names}
     differing = [name for name in names if len(values[name]) > 1]
     groups = {name.removesuffix(".name") for name in differing if name.endswith(".name")}
     return [
@@ -253,7 +253,7 @@ def _power(runs: Sequence[RunTimings]) -> float:
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkCost:
     """What a message costs: seconds each, and seconds a byte; at line rate unless it was measured."""
 
     name: str
@@ -262,7 +262,7 @@ class Network:
     measured: bool
 
     @classmethod
-    def stated(cls, text: str) -> "Network":
+    def stated(cls, text: str) -> "NetworkCost":
         """Return the network of a text such as 10gbit,50us: line rate, and one-way latency of a message."""
         match = NETWORK.fullmatch(text)
         if not match or float(match["rate"]) == 0:
@@ -275,7 +275,7 @@ class Network:
         return cls(text, float(match["latency"]) * 1e-6, s_per_byte, measured=False)
 
     @classmethod
-    def of_profile(cls, hardware: Hardware, tier: str) -> "Network":
+    def of_profile(cls, hardware: Hardware, tier: str) -> "NetworkCost":
         """Return the link that a profile states; UserError where its rate or its delay is not known."""
         values = [getattr(hardware, f"{tier}_{field}") for field in FIELDS]
         if None in values:
@@ -289,7 +289,7 @@ class Network:
         return cls(f"{tier} of {hardware.name}", values[1] * 1e-6, BITS / (values[0] * 1e9), measured=False)
 
     @classmethod
-    def of_table(cls, name: str, table: list[dict[str, Any]]) -> "Network":
+    def of_table(cls, name: str, table: list[dict[str, Any]]) -> "NetworkCost":
         """Return the network that a run of task allreduce measured with all_reduce of float32."""
         wanted = {"kind": "fit", "collective": "all_reduce", "dtype": "float32"}
         rows = [row for row in table if wanted.items() <= row.items()]  # other tasks have other tables
@@ -302,7 +302,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Part:
+class FittedPart:
     """One part of the time, fitted: `terms` (runs, 2) @ `theta` (2,) is close to `measured` (runs,)."""
 
     terms: Array
@@ -326,7 +326,7 @@ class Part:
         """Degrees of freedom that the runs leave for the noise."""
         return int(self.used.sum()) - _rank(self.terms[self.used])
 
-    def refitted(self, noise: Array) -> "Part":
+    def refitted(self, noise: Array) -> "FittedPart":
         """Return the fit to the fitted values times exp(noise)."""
         fitted = self.terms @ self.theta
         used = fitted > 0
@@ -356,8 +356,8 @@ class Model:
     """
 
     measurements: Measurements
-    parts: Mapping[str, Part]
-    allreduce: Mapping[str, Mapping[str, Part]]
+    parts: Mapping[str, FittedPart]
+    allreduce: Mapping[str, Mapping[str, FittedPart]]
     hidden_of_communication: float  # at most this share of the all-reduce is overlapped
     hidden_of_compute: float  # and at most so much of it as this share of compute lasts
     epoch_samples: float
@@ -374,7 +374,7 @@ class Model:
         *,
         faster: float = 1.0,
         hardware: Hardware | None = None,
-        network: Network | None = None,
+        network: NetworkCost | None = None,
     ) -> Times:
         """Return the times at each worker count.
 
@@ -413,7 +413,7 @@ class Model:
         """Whether a prediction for this hardware is one for other nodes than the measured."""
         return hardware is not None and hardware.name != self.measurements.hardware.name
 
-    def _allreduce(self, workers: Array, hardware: Hardware | None, network: Network | None) -> Array:
+    def _allreduce(self, workers: Array, hardware: Hardware | None, network: NetworkCost | None) -> Array:
         other = hardware if self.moved(hardware) else None
         node = hardware or self.measurements.hardware
         ring = self.measurements.ring
@@ -429,12 +429,12 @@ class Model:
             elif fitted and other is None:
                 thetas = {name: part.theta for name, part in fitted.items()}
             else:
-                thetas = self._carried_over(tier, Network.of_profile(node, tier))
+                thetas = self._carried_over(tier, NetworkCost.of_profile(node, tier))
             terms = allreduce_terms(size, ring=ring)
             seconds = seconds + np.mean([terms[name] @ theta for name, theta in thetas.items()], axis=0)
         return seconds
 
-    def _carried_over(self, tier: str, network: Network) -> dict[str, Array]:
+    def _carried_over(self, tier: str, network: NetworkCost) -> dict[str, Array]:
         """Return alpha and beta of another link: its latency; its bandwidth with the measured efficiency.
 
         A stated line rate is reached to the share to which the runs reached that of their own hardware, where
@@ -499,12 +499,12 @@ def fit(measurements: Measurements) -> Model:
     allreduce, left = {}, communication / steps
     ring = measurements.ring
     sizes = tiers(workers, measurements.workers_per_node, ring=ring)
-    for tier, told in tier_runs(measurements).items():
-        forms = _forms(sizes[tier][told], left[told], ring=ring)
+    for tier, mask in tier_runs(measurements).items():
+        forms = _forms(sizes[tier][mask], left[mask], ring=ring)
         if forms:
             allreduce[tier] = forms
             terms = allreduce_terms(sizes[tier], ring=ring)
-            inside = [terms[name] @ one.theta for name, one in forms.items()]
+            inside = [terms[name] @ form.theta for name, form in forms.items()]
             left = (left - np.mean(inside, axis=0)).clip(0.0)
     return Model(
         measurements=measurements,
@@ -517,7 +517,7 @@ def fit(measurements: Measurements) -> Model:
     )
 
 
-def part(terms: Array, measured: Array) -> Part:
+def part(terms: Array, measured: Array) -> FittedPart:
     """Return the non-negative least-squares fit of the relative errors.
 
     Of two terms that the runs cannot tell apart (equal batches, one worker count) the first takes all.
@@ -530,7 +530,7 @@ def part(terms: Array, measured: Array) -> Part:
         theta = _least_squares(terms[used], measured[used], reference[used])
         fitted = terms @ theta
         reference = np.where(fitted > 0, fitted, measured)
-    return Part(terms, measured, theta)
+    return FittedPart(terms, measured, theta)
 
 
 def allreduce_terms(workers: Array, *, ring: bool) -> dict[str, Array]:
@@ -544,14 +544,14 @@ def allreduce_terms(workers: Array, *, ring: bool) -> dict[str, Array]:
     }
 
 
-def _forms(workers: Array, seconds: Array, *, ring: bool) -> dict[str, Part]:
+def _forms(workers: Array, seconds: Array, *, ring: bool) -> dict[str, FittedPart]:
     """Return the forms that fit alike; at one count alone all may be latency, or all bandwidth."""
     if not len(workers):
         return {}
     terms = allreduce_terms(workers, ring=ring)
     names = ("ring", "tree")[: 1 if ring else 2] if len(set(workers)) > 1 else ("bandwidth", "latency")
     forms = {name: part(terms[name], seconds) for name in names}
-    errors = {name: float(np.sqrt(np.mean(one.residuals**2))) for name, one in forms.items()}
+    errors = {name: float(np.sqrt(np.mean(form.residuals**2))) for name, form in forms.items()}
     return {name: forms[name] for name in names if errors[name] <= ALIKE * min(errors.values()) + 1e-3}
 
 
@@ -591,5 +591,5 @@ def _pair(first: float | Array, second: Array) -> Array:
 
 def _largest_share(part: Array, whole: Array) -> float:
     """Return the largest share of the whole that the part has anywhere, at most 1."""
-    known = whole > 0
-    return min(1.0, float(np.max(part[known] / whole[known]))) if known.any() else 0.0
+    mask = whole > 0
+    return min(1.0, float(np.max(part[mask] / whole[mask]))) if mask.any() else 0.0

@@ -17,7 +17,7 @@ dist.init_process_group(
 model = torch.nn.Linear(2500, 2500, bias=False)
 ddp = DistributedDataParallel(model, bucket_cap_mb=100)
 data = torch.randn(16, 2500)
-print(sum(4 * one.numel() for one in model.parameters()))
+print(sum(4 * parameter.numel() for parameter in model.parameters()))
 
 
 def step() -> float:

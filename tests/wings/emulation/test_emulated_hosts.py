@@ -14,8 +14,8 @@ from mlbench.wings.emulation.measurement import LinkMeasurement
 from mlbench.wings.emulation.namespace import Namespace
 
 
-def emulated(*words: str, workers: int = 2) -> Experiment:
-    return compose(["network=1gbit_1ms", f"workers={workers}", *(f"network.{word}" for word in words)])
+def emulated(*overrides: str, workers: int = 2) -> Experiment:
+    return compose(["network=1gbit_1ms", f"workers={workers}", *(f"network.{word}" for word in overrides)])
 
 
 @pytest.mark.parametrize("part", ["round_trip_ms", "bandwidth_mbit_s", "bandwidth_back_mbit_s"])
@@ -32,14 +32,20 @@ def test_more_than_ten_percent_off_the_profile_is_refused(part: str, factor: flo
 
 def test_the_kernel_s_cables_add_up_to_the_profile() -> None:
     """netem(8): `delay TIME JITTER`, `loss PERCENT` and `rate BITS` are of what leaves one interface."""
-    words = ("bandwidth_mbit_s=80", "bandwidth_down_mbit_s=40", "delay_ms=5", "jitter_ms=1", "loss_percent=5")
+    overrides = (
+        "bandwidth_mbit_s=80",
+        "bandwidth_down_mbit_s=40",
+        "delay_ms=5",
+        "jitter_ms=1",
+        "loss_percent=5",
+    )
     racks = ("racks=2", "rack_delay_ms=3", "rack_bandwidth_mbit_s=60")
-    network = emulated(*words, *racks).network
+    network = emulated(*overrides, *racks).network
     hosts = [Namespace(f"host{number}", 0, 0) for number in range(2)]
     paths = list(topology.paths(network, 2))
     lines = kernel.commands(network, paths, hosts, ["198.19.0.10", "198.19.0.11"], "link")
-    netem = [(place and place.hostname, line.split()) for place, line in lines if "netem" in line]
-    by_cable = {(place, words[words.index("dev") + 1]): " ".join(words) for place, words in netem}
+    netem = [(host and host.hostname, line.split()) for host, line in lines if "netem" in line]
+    by_cable = {(host, command[command.index("dev") + 1]): " ".join(command) for host, command in netem}
     path = [by_cable[cable] for cable in (("host0", "link"), (None, "up0"), (None, "down1"), (None, "host1"))]
     assert [int(number(line, r"rate (\d+)bit")) for line in path] == [80e6, 60e6, 60e6, 40e6]
     assert sum(number(line, r"delay (\d+)us") for line in path) == 5000 + 3000
@@ -62,7 +68,7 @@ def number(line: str, pattern: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("words", "workers", "threads", "crowded"),
+    ("overrides", "workers", "threads", "crowded"),
     [
         (("cpus=1",), 2, 1, False),
         (("cpus=0.5",), 2, 1, False),  # each has half a CPU of its own
@@ -73,10 +79,12 @@ def number(line: str, pattern: str) -> float:
     ],
 )
 def test_workers_share_the_cpus_of_their_host(
-    words: tuple[str, ...], workers: int, threads: int, crowded: bool, monkeypatch: pytest.MonkeyPatch
+    overrides: tuple[str, ...], workers: int, threads: int, crowded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node, "usable_cpus", lambda: 2)
-    resources = ray_hosts._resources(emulated(*words, workers=workers))
+    resources = ray_hosts._resources(emulated(*overrides, workers=workers))
     assert (resources["threads"], resources["oversubscribed"]) == (threads, crowded)
-    hosts = [one[ray_hosts.LABEL] for one in resources["label_selector"]]
-    assert hosts == (["0", "0", "1", "1"] if "hosts=2" in words else [str(rank) for rank in range(workers)])
+    hosts = [selector[ray_hosts.LABEL] for selector in resources["label_selector"]]
+    assert hosts == (
+        ["0", "0", "1", "1"] if "hosts=2" in overrides else [str(rank) for rank in range(workers)]
+    )

@@ -30,9 +30,9 @@ MBIT = 1e6 / 8  # bytes
 TCP_SHARE = 1448 / 1500  # of a full packet that is data: IPv4, TCP and its time stamps take 52 bytes
 
 
-def network(*words: str, workers: int = 2) -> Network:
+def network(*overrides: str, workers: int = 2) -> Network:
     return compose(
-        ["network=1gbit_1ms", f"workers={workers}", *(f"network.{word}" for word in words)]
+        ["network=1gbit_1ms", f"workers={workers}", *(f"network.{word}" for word in overrides)]
     ).network
 
 
@@ -53,8 +53,8 @@ def _root() -> None:
 
 
 @contextmanager
-def hosts(*words: str, workers: int = 2) -> Iterator[Links]:
-    with emulated(network(*words, workers=workers), workers, in_kernel=False) as made:
+def hosts(*overrides: str, workers: int = 2) -> Iterator[Links]:
+    with emulated(network(*overrides, workers=workers), workers, in_kernel=False) as made:
         yield made
 
 
@@ -93,8 +93,8 @@ def _stream(made: Links, source: int, target: int, *, bytes_: float) -> tuple[fl
         counts.append(counts[-1] + len(far.recv(2**16)))
         times.append(time.monotonic())
     thread.join()
-    for one in (near, far, server):
-        one.close()
+    for connection in (near, far, server):
+        connection.close()
     first = next(i for i, count in enumerate(counts[1:]) if count > bytes_ / 3)
     return times[-1], (counts[-1] - counts[first + 1]) / (times[-1] - times[first])
 
@@ -132,9 +132,9 @@ def test_a_gigabit_link_carries_a_gigabit() -> None:
     with hosts() as made:
         check_rate(made, 0, 1, 1000, bytes_=60e6)
         measured = [made.probe(0, 1) for _ in range(3)]
-        assert min(one.round_trip_min_ms for one in measured) == pytest.approx(2.0, rel=0.25)
+        assert min(sample.round_trip_min_ms for sample in measured) == pytest.approx(2.0, rel=0.25)
         # Packets with their headers, as in a profile: the data alone are 965 Mbit/s.
-        assert max(one.bandwidth_mbit_s for one in measured) == pytest.approx(1000, rel=0.02)
+        assert max(sample.bandwidth_mbit_s for sample in measured) == pytest.approx(1000, rel=0.02)
 
 
 def test_packets_are_lost_at_the_rate_of_the_profile() -> None:
@@ -160,8 +160,8 @@ def test_packets_are_lost_at_the_rate_of_the_profile() -> None:
 
 
 def test_hosts_of_a_rack_share_its_cable_and_one_host_shares_its_own() -> None:
-    words = ("bandwidth_mbit_s=100", "racks=2", "rack_bandwidth_mbit_s=60", "rack_delay_ms=10")
-    with hosts(*words, workers=4) as made:
+    overrides = ("bandwidth_mbit_s=100", "racks=2", "rack_bandwidth_mbit_s=60", "rack_delay_ms=10")
+    with hosts(*overrides, workers=4) as made:
         check_connection(made, 0, 1, 2, rel=0.5)  # within a rack
         check_connection(made, 0, 2, 22, rel=0.1)  # between racks
         check_rates(made, [(0, 2), (1, 3)], 60, bytes_=5e6, rel=0.15)
@@ -242,7 +242,11 @@ def test_a_large_packet_counts_the_headers_of_its_segments(
 
 
 def test_equal_cables_in_a_row_add_no_time_and_a_full_queue_drops() -> None:
-    first, second, slow = user_space.Cable(1000, 1.0), user_space.Cable(1000, 1.0), user_space.Cable(100, 1.0)
+    first, second, slow = (
+        user_space.CableQueue(1000, 1.0),
+        user_space.CableQueue(1000, 1.0),
+        user_space.CableQueue(100, 1.0),
+    )
     assert first.end(0.0, 100, 0.0) == pytest.approx(0.1)
     assert second.end(0.1, 100, 0.1) == pytest.approx(0.1)
     assert slow.end(0.1, 100, 0.1) == pytest.approx(1.0)
@@ -262,8 +266,8 @@ def test_nothing_is_left_behind() -> None:
         pass  # what Python opens once
     before = state()
     with hosts("racks=2", workers=4) as made:
-        words = cpu_share.limited(["sleep", "600"], host=1, cpus=0.5)
-        process = subprocess.Popen(made.hosts[1].command(words), env={**os.environ, **reaper.environment()})
+        command = cpu_share.limited(["sleep", "600"], host=1, cpus=0.5)
+        process = subprocess.Popen(made.hosts[1].command(command), env={**os.environ, **reaper.environment()})
         until(lambda: len(reaper.processes(reaper.owner())) == 3)  # links, probe and sleeper
         assert len(state()[2]) == 1
         reaper.end(reaper.owner())
@@ -371,15 +375,15 @@ def test_a_step_takes_as_long_as_compute_and_the_theory_of_its_all_reduce(
 
 
 def test_links_by_the_kernel_carry_the_same() -> None:
-    place = namespace.create("probe")
+    host = namespace.create("probe")
     try:
-        if not kernel.has_netem(place):
+        if not kernel.has_netem(host):
             pytest.skip("this kernel has no netem (tc: Specified qdisc kind is unknown)")
     finally:
-        place.close()
-    asked: Callable[..., Network] = network
+        host.close()
+    factory: Callable[..., Network] = network
     with emulated(
-        asked("bandwidth_mbit_s=80", "bandwidth_down_mbit_s=40", "delay_ms=5"), 2, in_kernel=True
+        factory("bandwidth_mbit_s=80", "bandwidth_down_mbit_s=40", "delay_ms=5"), 2, in_kernel=True
     ) as made:
         assert made.kind == "netem"
         check_rate(made, 0, 1, 40, bytes_=3e6)

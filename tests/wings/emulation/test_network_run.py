@@ -44,10 +44,10 @@ def skip_if_busy(output: str) -> None:
         pytest.skip("other programs leave emulated links too little CPU")
 
 
-def run(output: Path, data_root: Path, *words: str, before: tuple[str, ...] = ()) -> tuple[int, str]:
+def run(output: Path, data_root: Path, *overrides: str, before: tuple[str, ...] = ()) -> tuple[int, str]:
     """Run the command; return exit code and output."""
     command = [sys.executable, "-m", "mlbench.run", f"output_root={output}", f"data_root={data_root}"]
-    command += ["task=logreg", "network=1gbit_1ms", *words]
+    command += ["task=logreg", "network=1gbit_1ms", *overrides]
     done = subprocess.run(
         [*before, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -65,7 +65,7 @@ def test_a_run_on_three_hosts_whose_slow_rank_has_the_slow_link(tmp_path: Path, 
     assert [node.hostname for node in measured.nodes] == ["emulated0", "emulated1", "emulated2"]
     emulated = measurement.of(measured)
     assert emulated is not None and emulated.hosts == 3
-    by_pair = {(one.source, one.target): one for one in emulated.measured}
+    by_pair = {(link.source, link.target): link for link in emulated.measured}
     assert by_pair.keys() == {(0, 1), (2, 0)}
     assert by_pair[0, 1].bandwidth_mbit_s == pytest.approx(50, rel=0.1)
     assert by_pair[2, 0].bandwidth_mbit_s == pytest.approx(200, rel=0.1)
@@ -106,8 +106,8 @@ def test_mpi_trains_over_the_emulated_links_and_the_rank_with_less_cpu_is_found(
 
     That it adds up what gloo does is shown on four ranks (test_mpi.py).
     """
-    words = ("backend=mpi", "network=1gbit_1ms", *SLOW_CPUS)
-    run = Run(dict(os.environ), tmp_path, data_root, *TRAINING, *words)
+    overrides = ("backend=mpi", "network=1gbit_1ms", *SLOW_CPUS)
+    run = Run(dict(os.environ), tmp_path, data_root, *TRAINING, *overrides)
     owner = reaper.owner(run.process.pid)
     until(lambda: trains_or_ended(run))
     files = interfaces(owner)
@@ -172,8 +172,14 @@ def test_a_killed_run_on_hosts_leaves_nothing_and_no_address_that_a_plain_ray_wo
 ) -> None:
     """Only workers that train on hosts have all that a killed run can leave, and an address."""
     before = leftovers(own_places)
-    words = ("task=logreg", "goal=none", "division=open", "task.epochs=100000", "network.bandwidth_mbit_s=20")
-    run = Run(own_places, tmp_path, data_root, *words, "network=1gbit_1ms", "network.cpus=1")
+    overrides = (
+        "task=logreg",
+        "goal=none",
+        "division=open",
+        "task.epochs=100000",
+        "network.bandwidth_mbit_s=20",
+    )
+    run = Run(own_places, tmp_path, data_root, *overrides, "network=1gbit_1ms", "network.cpus=1")
     until(partial(trains_or_ended, run))
     if run.process.poll() is not None:
         skip_if_busy(run.finish()[1])

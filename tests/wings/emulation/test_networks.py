@@ -12,11 +12,11 @@ from mlbench.terminal import full_card
 from mlbench.wings.emulation import charts as chart
 from mlbench.wings.emulation import measurement, networks
 from mlbench.wings.emulation.measurement import EmulatedLinks, LinkMeasurement
-from mlbench.wings.emulation.networks import Cell
+from mlbench.wings.emulation.networks import SettingRuns
 
 
-def cell(sync: str, bandwidth: float, *step_s: float, task: str = "logreg") -> Cell:
-    return Cell(task, 2, sync, bandwidth, 1.0, step_s, step_s, (0.5,) * len(step_s), ())
+def cell(sync: str, bandwidth: float, *step_s: float, task: str = "logreg") -> SettingRuns:
+    return SettingRuns(task, 2, sync, bandwidth, 1.0, step_s, step_s, (0.5,) * len(step_s), ())
 
 
 def ddp_s(bandwidth: float) -> float:
@@ -34,13 +34,14 @@ def test_the_break_even_is_where_the_lines_meet_and_its_interval_holds_it() -> N
         for name, line in (("ddp", ddp_s), ("topk", sparse_s))
         for bandwidth in (50.0, 100.0, 200.0, 250.0, 400.0)
     ]
-    (found,) = networks.break_evens(measured)
-    assert found.bandwidth_mbit_s == pytest.approx(225, rel=0.02)
-    assert found.low is not None and found.high is not None
-    assert found.low < 225 < found.high
-    assert (found.winner, found.loser) == ("topk", "ddp")
-    assert found.gain == pytest.approx(ddp_s(50) / sparse_s(50))
-    assert "logreg, 2 workers, 1 ms: below 22" in str(found) and "topk beats ddp, by 3.00 times" in str(found)
+    (break_even,) = networks.break_evens(measured)
+    assert break_even.bandwidth_mbit_s == pytest.approx(225, rel=0.02)
+    assert break_even.low is not None and break_even.high is not None
+    assert break_even.low < 225 < break_even.high
+    assert (break_even.winner, break_even.loser) == ("topk", "ddp")
+    assert break_even.gain == pytest.approx(ddp_s(50) / sparse_s(50))
+    assert "logreg, 2 workers, 1 ms: below 22" in str(break_even)
+    assert "topk beats ddp, by 3.00 times" in str(break_even)
 
 
 def test_a_second_break_even_says_where_its_winner_is_faster_and_has_its_own_interval() -> None:
@@ -48,16 +49,16 @@ def test_a_second_break_even_says_where_its_winner_is_faster_and_has_its_own_int
     spread = (0.97, 0.99, 1.0, 1.01, 1.03)
     medians = {"a": {10.0: 1.0, 100.0: 3.0, 1000.0: 1.0}, "b": {10.0: 3.0, 100.0: 1.0, 1000.0: 1.5}}
     measured = [
-        cell(name, rate, *(factor * one for factor in spread))
+        cell(name, rate, *(factor * seconds for factor in spread))
         for name, line in medians.items()
-        for rate, one in line.items()
+        for rate, seconds in line.items()
     ]
     first, second = networks.break_evens(measured)
     assert (first.winner, first.gain_mbit_s, second.winner, second.gain_mbit_s) == ("a", 10, "b", 100)
     assert first.gain == pytest.approx(3) and second.gain == pytest.approx(3)
-    for one in (first, second):
-        assert one.low is not None and one.high is not None
-        assert one.low < one.bandwidth_mbit_s < one.high
+    for break_even in (first, second):
+        assert break_even.low is not None and break_even.high is not None
+        assert break_even.low < break_even.bandwidth_mbit_s < break_even.high
     assert first.high is not None and second.low is not None and first.high < second.low
     assert "b beats a, by 3.00 times at 100 Mbit/s" in str(second)
 
@@ -66,12 +67,14 @@ def test_few_runs_show_no_interval_and_one_winner_has_no_break_even() -> None:
     measured = [
         cell(name, b, line(b)) for name, line in (("a", ddp_s), ("b", sparse_s)) for b in (100.0, 400.0)
     ]
-    (found,) = networks.break_evens(measured)
-    assert found.low is None and found.high is None and "not shown with so few runs" in str(found)
-    two = [cell(one.sync, one.bandwidth_mbit_s, *one.step_s, 1.01 * one.step_s[0]) for one in measured]
-    (found,) = networks.break_evens(two)
-    assert found.low is None and found.high is None and "not shown with so few runs" in str(found)
-    assert not networks.break_evens([one for one in measured if one.bandwidth_mbit_s < 200])
+    (break_even,) = networks.break_evens(measured)
+    assert break_even.low is None and break_even.high is None
+    assert "not shown with so few runs" in str(break_even)
+    two = [cell(row.sync, row.bandwidth_mbit_s, *row.step_s, 1.01 * row.step_s[0]) for row in measured]
+    (break_even,) = networks.break_evens(two)
+    assert break_even.low is None and break_even.high is None
+    assert "not shown with so few runs" in str(break_even)
+    assert not networks.break_evens([row for row in measured if row.bandwidth_mbit_s < 200])
     assert not networks.break_evens([cell("a", 1.0, 1.0), cell("a", 2.0, 1.0), cell("b", 1.0, 2.0)])
 
 
@@ -88,8 +91,8 @@ def test_performance_profiles_are_shares_of_the_problems_that_all_have_met() -> 
     assert chart.png(measured, about="test").startswith(b"\x89PNG")
 
 
-def emulated(tmp_path: Path, *words: str, bandwidth: float = 80) -> Record:
-    more = (f"network.bandwidth_mbit_s={bandwidth}", *words)
+def emulated(tmp_path: Path, *overrides: str, bandwidth: float = 80) -> Record:
+    more = (f"network.bandwidth_mbit_s={bandwidth}", *overrides)
     run = Run(tmp_path, "network=1gbit_1ms", *more, name=tmp_path.name)
     run.validate(90.0)
     link = LinkMeasurement(
@@ -116,17 +119,17 @@ def test_the_prediction_is_computing_and_the_ring_over_the_slowest_direction(tmp
     # Two ranks: two messages of half a megabyte at 10 MB/s, less the headers, each after 4 ms.
     expected = computing / record.steps + 2 * (0.004 + 0.05 * 1500 / 1448)
     assert networks.predicted_step_s(record) == pytest.approx(expected)
-    (found,) = networks.cells(points([record]))
+    (cell,) = networks.cells(points([record]))
     step_s = sum(spread.mean for spread in record.phases.values()) / record.steps
-    assert found.error == pytest.approx(expected / step_s - 1)
-    assert (found.bandwidth_mbit_s, found.delay_ms, found.workers, found.sync) == (80.0, 1.0, 2, "ddp")
+    assert cell.error == pytest.approx(expected / step_s - 1)
+    assert (cell.bandwidth_mbit_s, cell.delay_ms, cell.workers, cell.sync) == (80.0, 1.0, 2, "ddp")
     assert networks.predicted_step_s(record.model_copy(update={"extras": {}})) is None
 
 
 def test_what_else_differs_is_part_of_the_strategy_and_no_cell_hides_another(tmp_path: Path) -> None:
     records = [
-        emulated(tmp_path / f"{number}", *words, bandwidth=bandwidth)
-        for number, (bandwidth, *words) in enumerate(
+        emulated(tmp_path / f"{number}", *overrides, bandwidth=bandwidth)
+        for number, (bandwidth, *overrides) in enumerate(
             [
                 (80, "network.loss_percent=0.1"),
                 (80, "network.loss_percent=1"),
@@ -135,7 +138,7 @@ def test_what_else_differs_is_part_of_the_strategy_and_no_cell_hides_another(tmp
             ]
         )
     ]
-    assert [(one.sync, one.bandwidth_mbit_s) for one in networks.cells(points(records))] == [
+    assert [(cell.sync, cell.bandwidth_mbit_s) for cell in networks.cells(points(records))] == [
         ("ddp network.loss_percent=0.1", 80.0),
         ("ddp network.loss_percent=1.0", 20.0),
         ("ddp network.loss_percent=1.0", 80.0),
@@ -146,8 +149,8 @@ def test_what_else_differs_is_part_of_the_strategy_and_no_cell_hides_another(tmp
 def test_a_run_that_missed_its_goal_needs_for_ever(tmp_path: Path) -> None:
     missed = emulated(tmp_path).model_copy(update={"status": "goal_not_reached"})
     assert missed.time_to_accuracy is not None
-    (one,) = networks.cells(points([missed]))
-    assert one.time_to_accuracy == (math.inf,)
+    (cell,) = networks.cells(points([missed]))
+    assert cell.time_to_accuracy == (math.inf,)
 
 
 def test_a_real_network_is_no_cell_and_stands_in_no_chart_with_an_emulated_one(tmp_path: Path) -> None:

@@ -90,19 +90,21 @@ def record(root: Path, name: str) -> Record:
 
 
 def test_what_a_compiled_step_hides_is_absent(both: Path) -> None:
-    found, torchs = record(both, "jax"), record(both, "torch")
-    assert tuple(found.phases) == UNDIVIDED and tuple(torchs.phases) == PHASES
-    assert found.overlapped_communication is None and found.exposed_communication_share is None
+    jax_record, torchs = record(both, "jax"), record(both, "torch")
+    assert tuple(jax_record.phases) == UNDIVIDED and tuple(torchs.phases) == PHASES
+    assert jax_record.overlapped_communication is None and jax_record.exposed_communication_share is None
     metrics, _ = mapping.validation_metrics(events.read(both / "jax-7" / events.NAME))
-    assert {"interval/train_step_s"} == {one.name for one in metrics if one.name.startswith("interval/t")}
-    assert "interval/overlapped_communication_s" not in {one.name for one in metrics}
+    assert {"interval/train_step_s"} == {
+        metric.name for metric in metrics if metric.name.startswith("interval/t")
+    }
+    assert "interval/overlapped_communication_s" not in {metric.name for metric in metrics}
     assert torchs.exposed_communication_share is not None
-    ((point,), (other,)) = points([found]), points([torchs])
+    ((point,), (other,)) = points([jax_record]), points([torchs])
     assert point.compute is None and point.exposed is None and other.compute is not None
-    assert "Compute" not in str(run_files.official_result(found))
-    (phases,) = (chart for chart in run_figures.charts(found) if chart.name == "phases")
+    assert "Compute" not in str(run_files.official_result(jax_record))
+    (phases,) = (chart for chart in run_figures.charts(jax_record) if chart.name == "phases")
     assert "train step" in {trace.label for trace in phases.traces if any(trace.y)}
-    rows = dict(full_card.rows(found))
+    rows = dict(full_card.rows(jax_record))
     assert "train_step" in rows["phases"].replace(" ", "_") and "communication" not in rows
 
 

@@ -25,17 +25,17 @@ STEPS = 12
 
 def short(worker: Worker, root: Path, *, epochs: int) -> Any:
     """Return a setup of few steps an epoch."""
-    words = ["task=logreg", "framework=jax", "goal=none", "division=open", f"task.epochs={epochs}"]
-    setup = registry.build(compose(words).task, mini_worker(worker, root), "jax")
+    overrides = ["task=logreg", "framework=jax", "goal=none", "division=open", f"task.epochs={epochs}"]
+    setup = registry.build(compose(overrides).task, mini_worker(worker, root), "jax")
     whole = setup.steps
     setup.steps = lambda data, epoch: FirstSteps(whole(data, epoch), STEPS)
     return setup
 
 
-def gpt_losses(worker: Worker, root: Path, words: list[str]) -> list[float]:
+def gpt_losses(worker: Worker, root: Path, overrides: list[str]) -> list[float]:
     """Return the losses of three steps of a small GPT-2."""
     small = ["task=gpt", "framework=jax", "goal=none", "division=open", "task.layers=1", "task.context=32"]
-    setup = registry.build(compose([*small, *words]).task, mini_worker(worker, root), "jax")
+    setup = registry.build(compose([*small, *overrides]).task, mini_worker(worker, root), "jax")
     run = loop.Run(setup, worker)
     worker.timer.start()
     run.data = setup.load()
@@ -50,7 +50,7 @@ def gpt_losses(worker: Worker, root: Path, words: list[str]) -> list[float]:
 
 def test_micro_batches_and_checkpoints_change_no_step(data_root: Path) -> None:
     variants = ([], ["task.batch_size=2"], ["task.activation_checkpointing=true"])
-    whole, pieces, again = (run_ranks(gpt_losses, 1, data_root, words)[0] for words in variants)
+    whole, pieces, again = (run_ranks(gpt_losses, 1, data_root, overrides)[0] for overrides in variants)
     assert pieces == pytest.approx(whole, rel=1e-5) and again == pytest.approx(whole, rel=1e-5)
 
 
@@ -88,8 +88,8 @@ def observed(worker: Worker, root: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def alone(data_root: Path) -> dict[str, Any]:
-    (found,) = run_ranks(observed, 1, data_root)
-    return found
+    (result,) = run_ranks(observed, 1, data_root)
+    return result
 
 
 def test_all_is_compiled_before_the_clock_starts_and_nothing_after(alone: dict[str, Any]) -> None:

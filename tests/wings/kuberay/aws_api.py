@@ -53,19 +53,25 @@ class Aws:
     def left(self) -> list[str]:
         """Return what exists of a cluster's kinds, whatever its tags, apart from what every account has."""
         ec2, eks, iam = self.client("ec2"), self.client("eks"), self.client("iam")
-        names = [one["VpcId"] for one in ec2.describe_vpcs()["Vpcs"] if not one["IsDefault"]]
-        names += [one["SubnetId"] for one in ec2.describe_subnets()["Subnets"] if not one["DefaultForAz"]]
+        names = [vpc["VpcId"] for vpc in ec2.describe_vpcs()["Vpcs"] if not vpc["IsDefault"]]
         names += [
-            one["NatGatewayId"]
-            for one in ec2.describe_nat_gateways()["NatGateways"]
-            if one["State"] != "deleted"
+            subnet["SubnetId"] for subnet in ec2.describe_subnets()["Subnets"] if not subnet["DefaultForAz"]
         ]
-        names += [one["AllocationId"] for one in ec2.describe_addresses()["Addresses"]]
-        names += [one["InternetGatewayId"] for one in ec2.describe_internet_gateways()["InternetGateways"]]
+        names += [
+            gateway["NatGatewayId"]
+            for gateway in ec2.describe_nat_gateways()["NatGateways"]
+            if gateway["State"] != "deleted"
+        ]
+        names += [address["AllocationId"] for address in ec2.describe_addresses()["Addresses"]]
+        names += [
+            gateway["InternetGatewayId"] for gateway in ec2.describe_internet_gateways()["InternetGateways"]
+        ]
         names += eks.list_clusters()["clusters"]
-        names += [one["RoleName"] for one in iam.list_roles()["Roles"]]
+        names += [role["RoleName"] for role in iam.list_roles()["Roles"]]
         groups = self.client("autoscaling").describe_scheduled_actions()["ScheduledUpdateGroupActions"]
-        return names + [one["ScheduledActionName"] for one in groups] + [name for _, name in self.addons]
+        return (
+            names + [action["ScheduledActionName"] for action in groups] + [name for _, name in self.addons]
+        )
 
     def application(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         request = Request(environ)
@@ -90,12 +96,12 @@ class Aws:
                 return Response(json.dumps({"message": text}), status=400, headers=headers)
             values.pop("podIdentityAssociations", None)  # answered as ARNs of resources that moto lacks
             self.addons[cluster, str(name)] = {**values, "clusterName": cluster, "status": "ACTIVE"}
-        known = self.addons.get((cluster, str(name)))
-        if known is None:
+        addon = self.addons.get((cluster, str(name)))
+        if addon is None:
             headers = {"X-Amzn-ErrorType": "ResourceNotFoundException"}
             return Response(json.dumps({"message": "No addon"}), status=404, headers=headers)
         if request.method == "DELETE":
             del self.addons[cluster, str(name)]
         arn = f"arn:aws:eks:us-east-1:123456789012:addon/{cluster}/{name}/0"
-        values = {"addon": {**known, "addonArn": arn, "addonVersion": "v1"}}
+        values = {"addon": {**addon, "addonArn": arn, "addonVersion": "v1"}}
         return Response(json.dumps(values), mimetype="application/json")

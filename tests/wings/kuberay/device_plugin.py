@@ -12,5 +12,7 @@ def scheduled(labels: dict[str, str], taint: str) -> bool:
     """Return whether a node with these labels and the taint of this key gets a pod of the plug-in."""
     required = CHART["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     terms = [term["matchExpressions"] for term in required["nodeSelectorTerms"]]
-    fits = any(all(labels.get(one["key"]) in one["values"] for one in term) for term in terms)
-    return fits and any(one["key"] == taint for one in CHART["tolerations"])
+    fits = any(
+        all(labels.get(expression["key"]) in expression["values"] for expression in term) for term in terms
+    )
+    return fits and any(toleration["key"] == taint for toleration in CHART["tolerations"])

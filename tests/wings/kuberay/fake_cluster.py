@@ -214,7 +214,7 @@ class FakeCluster(PodLogs):
             return 201, item
         stored = self.put(plural, item)
         owners = {owner["uid"] for owner in item["metadata"].get("ownerReferences", ())}
-        if owners - {one["metadata"]["uid"] for one in self.objects.values()}:
+        if owners - {other["metadata"]["uid"] for other in self.objects.values()}:
             self.remove(plural, item["metadata"]["name"])  # as the garbage collector does
         if plural == "rayjobs":
             threading.Thread(target=self._operate, args=(stored,), daemon=True).start()
@@ -275,8 +275,8 @@ def _handler(cluster: FakeCluster) -> type[BaseHTTPRequestHandler]:
                 pod, follow = self.place["name"], self.query.get("follow") == "true"
                 self._stream(cluster.follow(pod) if follow else iter(cluster.printed(pod)))
             elif self.place["plural"] is None:
-                found = cluster.installed or self.place["group"] != "ray.io"
-                self._answer(200 if found else 404, {} if found else _failure(404, "not found"))
+                available = cluster.installed or self.place["group"] != "ray.io"
+                self._answer(200 if available else 404, {} if available else _failure(404, "not found"))
             elif self.place["name"]:
                 item = cluster.objects.get((self.place["plural"], self.place["name"]))
                 self._answer(200 if item else 404, item or _failure(404, "not found"))

@@ -133,7 +133,7 @@ class Google:
             self.busy -= 1
             text = f"Cluster is running incompatible operation operation-{self.busy}."
             return 400, error(400, "failedPrecondition", text)
-        users = [f"{one}/{other}" for one in USES.get(kind, ()) for other in self.resources[one]]
+        users = [f"{user}/{other}" for user in USES.get(kind, ()) for other in self.resources[user]]
         if users:
             text = f"The {kind} resource '{path}' is already being used by '{users[0]}'"
             return 400, error(400, "resourceInUseByAnotherResource", text)
@@ -143,18 +143,18 @@ class Google:
         return 200, self.operation(path, kind="delete")
 
     def listed(self, kind: str, path: str) -> dict[str, Any]:
-        found = list(self.resources[kind].values())
+        resources = list(self.resources[kind].values())
         if "/aggregated/" in path:
             places: dict[str, Any] = {}
-            for one in found:
-                place = "/".join((one.get("region") or one.get("zone") or "global").split("/")[-2:])
-                places.setdefault(place, {kind: []})[kind].append(one)
+            for resource in resources:
+                scope = "/".join((resource.get("region") or resource.get("zone") or "global").split("/")[-2:])
+                places.setdefault(scope, {kind: []})[kind].append(resource)
             return {"items": places}
-        return {kind: found} if kind in ("clusters", "nodePools") else {"items": found}
+        return {kind: resources} if kind in ("clusters", "nodePools") else {"items": resources}
 
     def operation(self, path: str, kind: str = "change") -> dict[str, Any]:
-        place = re.search(r"/(zones|regions)/([^/]+)/", path)
-        where = {place[1][:-1]: place[2]} if place else {}
+        match = re.search(r"/(zones|regions)/([^/]+)/", path)
+        where = {match[1][:-1]: match[2]} if match else {}
         base = path.partition("/operations/")[0] if "/operations/" in path else path.rpartition("/")[0]
         base = re.sub(rf"/({'|'.join(KINDS)})(/.*)?$", "", base)
         return {

@@ -15,8 +15,8 @@ exit $code
 """
 
 
-def write(folder: Path, name: str, words: Sequence[str], *, tool: str | None = None) -> None:
-    """Write a command that counts as a step of `up` where one of `words` is among its own.
+def write(folder: Path, name: str, arguments: Sequence[str], *, tool: str | None = None) -> None:
+    """Write a command that counts as a step of `up` where one of `arguments` is among its own.
 
     All commands of a folder count together. `tool` is called in its place; None: the one on the PATH.
     """
@@ -24,6 +24,6 @@ def write(folder: Path, name: str, words: Sequence[str], *, tool: str | None = N
     assert tool is not None
     count = folder / "count"
     count.write_text("0")
-    patterns = "|".join(f'*" {word} "*' for word in words)
+    patterns = "|".join(f'*" {word} "*' for word in arguments)
     (folder / name).write_text(SHIM.format(patterns=patterns, tool=tool, count=count))
     (folder / name).chmod(0o755)

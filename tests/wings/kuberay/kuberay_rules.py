@@ -134,7 +134,10 @@ def _rule_faults(spec: Object, listed: list[Object]) -> Iterator[str]:
 
 def _cluster_faults(spec: Object, annotations: Mapping[str, str]) -> Iterator[str]:
     head = spec.get("headGroupSpec", {})
-    groups = [("head", head), *((one.get("groupName", ""), one) for one in spec.get("workerGroupSpecs", []))]
+    groups = [
+        ("head", head),
+        *((group.get("groupName", ""), group) for group in spec.get("workerGroupSpecs", [])),
+    ]
     autoscaling = bool(spec.get("enableInTreeAutoscaling"))
     environment = _environment(head)
     v2_by_environment = environment.get("RAY_enable_autoscaler_v2") in ("1", "true")
@@ -175,7 +178,7 @@ def _group_faults(name: str, group: Object) -> Iterator[str]:
     parameters, labels = group.get("rayStartParams", {}), group.get("labels", {})
     if not _pod(group).get("containers"):
         yield f"{name}: it needs a container"
-    if group.get("resources") and any(parameters.get(one) for one in START_RESOURCES):
+    if group.get("resources") and any(parameters.get(parameter) for parameter in START_RESOURCES):
         yield f"{name}: resources stand both in rayStartParams and in resources"
     if "labels" in parameters:
         yield f"{name}: labels belong into the group, not into rayStartParams"
@@ -239,4 +242,4 @@ def _pod(group: Object) -> Object:
 def _environment(group: Object) -> dict[str, Any]:
     """Return the environment variables of a group's first container, which is Ray's."""
     container = next(iter(_pod(group).get("containers", [])), {})
-    return {one["name"]: one.get("value") for one in container.get("env", [])}
+    return {variable["name"]: variable.get("value") for variable in container.get("env", [])}

@@ -46,7 +46,7 @@ def structural_faults(item: Object, schema: Object) -> Iterator[str]:
 def _strict(schema: Any) -> Any:
     """Return a structural schema of Kubernetes as a JSON schema that refuses unknown fields."""
     if isinstance(schema, list):
-        return [_strict(one) for one in schema]
+        return [_strict(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     strict = {key: value if key == "default" else _strict(value) for key, value in schema.items()}

@@ -74,8 +74,8 @@ def kubelet(output: Callable[[str, str, bool], Iterable[bytes]], *, certificate:
         def log_message(self, *_: object) -> None: ...
 
         def do_GET(self) -> None:
-            place, _, query = self.path.partition("?")
-            pod, container = place.split("/")[3:5]  # /containerLogs/NAMESPACE/...
+            path, _, query = self.path.partition("?")
+            pod, container = path.split("/")[3:5]  # /containerLogs/NAMESPACE/...
             send_chunks(self, output(pod, container, "follow=true" in query))
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -60,7 +60,7 @@ class RealCluster(PodLogs):
     def node(self, name: str, role: str, **allocatable: str) -> None:
         labels = {"mlbench/role": role, "topology.kubernetes.io/zone": "zone-a"}
         labels["node.kubernetes.io/instance-type"] = "n1-standard-4"
-        place = path("v1", "Node", name=name)
+        endpoint = path("v1", "Node", name=name)
         if name not in self._nodes:
             self.api.create(
                 {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
@@ -73,7 +73,7 @@ class RealCluster(PodLogs):
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self._kubelet.server_port}},
         }
-        self.api.patch(f"{place}/status", {"status": status})
+        self.api.patch(f"{endpoint}/status", {"status": status})
 
     def pod(self, job: Any, role: str, number: int = 0, *, phase: str = "Running", **status: Any) -> str:
         """Create or change one of a run's pods, from the template that the run asks for; return its name."""
@@ -93,15 +93,13 @@ class RealCluster(PodLogs):
                 "ownerReferences": [reference(job)],
             }
             node = "head-0" if role == "submitter" else f"{role}-{number}"
-            place = {} if phase == "Pending" else {"nodeName": node}
-            self.api.create(
-                {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"] | place}
-            )
+            pod_spec = template["spec"] | ({} if phase == "Pending" else {"nodeName": node})
+            self.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec})
             self.open_log(name)
         first = template["spec"]["containers"][0]
-        for one in status.get("containerStatuses", ()):
-            one |= {"name": first["name"], "imageID": "", "ready": False, "restartCount": 0}
-            one.setdefault("image", first["image"])
+        for container in status.get("containerStatuses", ()):
+            container |= {"name": first["name"], "imageID": "", "ready": False, "restartCount": 0}
+            container.setdefault("image", first["image"])
         values = {"phase": phase, **status}
         self.api.patch(f"{path('v1', 'Pod', self.namespace, name)}/status", {"status": values})
         return name
@@ -128,28 +126,28 @@ class RealCluster(PodLogs):
         with suppress(ApiError):  # the namespace is there
             self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
         version, name = VERSIONS.get(plural, "v1"), item["metadata"]["name"]
-        place = path(version, KINDS[plural], self.namespace, name)
+        endpoint = path(version, KINDS[plural], self.namespace, name)
         if name not in self.names(plural):
             metadata = item["metadata"] | {"namespace": self.namespace}
             spec = item.get("spec", {"hard": item.get("status", {}).get("hard", {})})
             values = {"apiVersion": version, "kind": KINDS[plural], "metadata": metadata, "spec": spec}
             self.api.create(values)
         if "status" in item:
-            self.api.patch(f"{place}/status", {"status": item["status"]})
+            self.api.patch(f"{endpoint}/status", {"status": item["status"]})
 
     def remove(self, plural: str, name: str) -> bool:
         if plural == "nodes":
             self._nodes.remove(name)
             return self.api.delete(path("v1", "Node", name=name))
         kind = KINDS.get(plural, plural.removesuffix("s").capitalize())
-        place = path(VERSIONS.get(plural, "v1"), kind, self.namespace, name)
-        return self._delete(place)
+        endpoint = path(VERSIONS.get(plural, "v1"), kind, self.namespace, name)
+        return self._delete(endpoint)
 
     # What a cluster does beside its API server.
 
-    def _delete(self, place: str) -> bool:
+    def _delete(self, endpoint: str) -> bool:
         try:
-            self.api._answer("delete", place, {"gracePeriodSeconds": 0})
+            self.api._answer("delete", endpoint, {"gracePeriodSeconds": 0})
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -192,8 +190,8 @@ class RealCluster(PodLogs):
                     if not job["metadata"].get("deletionTimestamp"):
                         continue
                     self._collect_of(job["metadata"]["uid"], owned)
-                    place = path("ray.io/v1", "RayJob", self.namespace, job["metadata"]["name"])
-                    self.api.patch(place, {"metadata": {"finalizers": None}})
+                    endpoint = path("ray.io/v1", "RayJob", self.namespace, job["metadata"]["name"])
+                    self.api.patch(endpoint, {"metadata": {"finalizers": None}})
                 living = {job["metadata"]["uid"] for job in jobs}
                 for _, item in owned:
                     for owner in item["metadata"].get("ownerReferences", ()):

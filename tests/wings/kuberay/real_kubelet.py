@@ -67,8 +67,8 @@ class Kubelets:
         self._http = kubelet(self.output, certificate=server.folder)
 
     def __enter__(self) -> "Kubelets":
-        for words in (f"link add {BRIDGE} type bridge", f"addr add {GATEWAY}/24 dev {BRIDGE}"):
-            subprocess.run(["ip", *words.split()], check=True)
+        for line in (f"link add {BRIDGE} type bridge", f"addr add {GATEWAY}/24 dev {BRIDGE}"):
+            subprocess.run(["ip", *line.split()], check=True)
         subprocess.run(["ip", "link", "set", BRIDGE, "up"], check=True)
         for target in (self._http.serve_forever, self._watch):
             threading.Thread(target=target, daemon=True).start()
@@ -166,14 +166,14 @@ class Kubelets:
             host.close()
 
     def _run_containers(self, pod: Any, host: Any, link: str, address: str) -> None:
-        for words in (
+        for line in (
             f"ip link add {link} type veth peer name eth0 netns {host.path}",
             f"ip link set {link} master {BRIDGE} up",
         ):
-            subprocess.run(words.split(), check=True)
+            subprocess.run(line.split(), check=True)
         route = f"route add default via {GATEWAY}"  # by which Ray learns its own address
-        for words in ("link set lo up", f"addr add {address}/24 dev eth0", "link set eth0 up", route):
-            subprocess.run(host.command(["ip", *words.split()]), check=True)
+        for line in ("link set lo up", f"addr add {address}/24 dev eth0", "link set eth0 up", route):
+            subprocess.run(host.command(["ip", *line.split()]), check=True)
         times = {"startTime": _now(), "podIP": address, "podIPs": [{"ip": address}], "hostIP": "127.0.0.1"}
         self._say(pod, "Pending", times)
         self._resolve(pod, address)
@@ -200,7 +200,7 @@ class Kubelets:
         truth = str(ready)
         kinds = {"Initialized": "True", "PodScheduled": "True", "ContainersReady": truth, "Ready": truth}
         conditions = [{"type": kind, "status": value} for kind, value in kinds.items()]
-        one = {
+        container = {
             "name": pod["spec"]["containers"][0]["name"],
             "image": pod["spec"]["containers"][0]["image"],
             "imageID": "",
@@ -208,7 +208,7 @@ class Kubelets:
             "restartCount": 0,
             "state": state or {"waiting": {"reason": "PodInitializing"}},
         }
-        status = times | {"phase": phase, "conditions": conditions, "containerStatuses": [one]}
+        status = times | {"phase": phase, "conditions": conditions, "containerStatuses": [container]}
         self.api.patch(f"{_place(pod)}/status", {"status": status})
 
     def _resolve(self, pod: Any, address: str) -> None:
@@ -222,7 +222,7 @@ class Kubelets:
             file.write(f"{address} {' '.join(names)}\n")
 
     def _start(self, pod: Any, container: Any, host: Any, address: str) -> "subprocess.Popen[bytes]":
-        volumes = {one["name"]: one for one in pod["spec"].get("volumes", ())}
+        volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", ())}
         mounts = []
         for mount in container.get("volumeMounts", ()):
             where = mount["mountPath"].lstrip("/")
@@ -234,10 +234,11 @@ class Kubelets:
         limits = f"setpriv --reuid={user['runAsUser']} --regid={user['runAsGroup']} --clear-groups"
         limits += " --no-new-privs --bounding-set=-all --inh-caps=-all"
         script = PREPARE.format(mounts="\n".join(mounts), hosts=self._hosts, limits=limits, root=ROOT)
-        words = [*container.get("command", ()), *container.get("args", ())]
-        assert words, f"{container['name']} runs what its image says"
+        arguments = [*container.get("command", ()), *container.get("args", ())]
+        assert arguments, f"{container['name']} runs what its image says"
         log = self._folder / pod["metadata"]["uid"] / f"{container['name']}.log"
-        command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh", *words]
+        command = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+        command += ["sh", "-c", script, "sh", *arguments]
         with open(log, "wb") as output:
             process = subprocess.Popen(
                 host.command(command),
@@ -252,12 +253,12 @@ class Kubelets:
         return process
 
     def _environment(self, pod: Any, container: Any, address: str) -> dict[str, str]:
-        place = Path(sys.executable).parent
-        variables = {"PATH": f"{place}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
-        for one in container.get("env", ()):
-            source = one.get("valueFrom")
+        folder = Path(sys.executable).parent
+        variables = {"PATH": f"{folder}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
+        for variable in container.get("env", ()):
+            source = variable.get("valueFrom")
             if source is None:
-                value = one.get("value", "")
+                value = variable.get("value", "")
             elif "secretKeyRef" in source:
                 reference = source["secretKeyRef"]
                 secret = self.api.get(path("v1", "Secret", pod["metadata"]["namespace"], reference["name"]))
@@ -265,14 +266,14 @@ class Kubelets:
             elif "fieldRef" in source:
                 field = source["fieldRef"]["fieldPath"]
                 label = field.removeprefix("metadata.labels['").removesuffix("']")
-                known = {f"metadata.{name}": pod["metadata"][name] for name in ("name", "namespace", "uid")}
-                known |= {"status.podIP": address, "spec.nodeName": pod["spec"]["nodeName"]}
-                value = known.get(field) or pod["metadata"]["labels"][label]
+                fields = {f"metadata.{name}": pod["metadata"][name] for name in ("name", "namespace", "uid")}
+                fields |= {"status.podIP": address, "spec.nodeName": pod["spec"]["nodeName"]}
+                value = fields.get(field) or pod["metadata"]["labels"][label]
             else:
                 value = _resource(container, source["resourceFieldRef"])
             for name, before in variables.items():
                 value = value.replace(f"$({name})", before)
-            variables[one["name"]] = value
+            variables[variable["name"]] = value
         return variables
 
     def output(self, pod: str, container: str, follow: bool) -> Iterator[bytes]:

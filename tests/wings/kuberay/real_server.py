@@ -65,12 +65,12 @@ class Server:
             "subjects": [{"kind": "ServiceAccount", **metadata}],
         }
         api.create(binding)
-        place = f"{path('v1', 'ServiceAccount', namespace, name)}/token"
+        endpoint = f"{path('v1', 'ServiceAccount', namespace, name)}/token"
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        token = api._answer("post", place, {}, body=request)["status"]["token"]
+        token = api._answer("post", endpoint, {}, body=request)["status"]["token"]
         values = yaml.safe_load(self.kubeconfig.read_text())
         current = values["current-context"]
-        user = next(one["context"] for one in values["contexts"] if one["name"] == current)
+        user = next(context["context"] for context in values["contexts"] if context["name"] == current)
         user["user"] = name
         values["users"] = [{"name": name, "user": {"token": token}}]
         kubeconfig = self.folder / f"{namespace}-{name}"
@@ -97,56 +97,56 @@ def server(folder: Path, *others: str) -> Iterator[Server]:
     """
     certify(folder)
     if not os.environ.get(ASSETS):
-        one = Server(Path(os.environ[KUBECONFIG]), folder, collects=True, etcd=None)
-        install(one.client())
-        yield one
+        server = Server(Path(os.environ[KUBECONFIG]), folder, collects=True, etcd=None)
+        install(server.client())
+        yield server
         return
     ports = [free_port() for _ in range(4)]
     etcd = f"http://127.0.0.1:{ports[0]}"
-    one = Server(write_kubeconfig(folder, ports[2]), folder, collects=not missing(CONTROLLERS), etcd=etcd)
+    server = Server(write_kubeconfig(folder, ports[2]), folder, collects=not missing(CONTROLLERS), etcd=etcd)
     with open(folder / "servers.log", "w") as log:
         processes: list[subprocess.Popen[bytes]] = []
 
-        def start(words: list[str]) -> None:
-            words = ["setpriv", "--pdeathsig", "KILL", f"{os.environ[ASSETS]}/{words[0]}", *words[1:]]
-            environment = os.environ | {"KUBECONFIG": str(one.kubeconfig)}
+        def start(command: list[str]) -> None:
+            command = ["setpriv", "--pdeathsig", "KILL", f"{os.environ[ASSETS]}/{command[0]}", *command[1:]]
+            environment = os.environ | {"KUBECONFIG": str(server.kubeconfig)}
             processes.append(
-                subprocess.Popen(words, stdout=log, stderr=log, env=environment, start_new_session=True)
+                subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
             )
 
         try:
-            for words in control_plane(one, ports):
-                start(words)
-            _await(one.client(), processes)
-            install(one.client())
+            for command in control_plane(server, ports):
+                start(command)
+            _await(server.client(), processes)
+            install(server.client())
             if OPERATOR in others:
-                define(one.client(), "RayService", ANYTHING)  # whose absence ends it
-            for name in (*([CONTROLLERS] if one.collects else []), *others):
-                start([name, *CLIENTS[name](one, free_port())])
-            yield one
+                define(server.client(), "RayService", ANYTHING)  # whose absence ends it
+            for name in (*([CONTROLLERS] if server.collects else []), *others):
+                start([name, *CLIENTS[name](server, free_port())])
+            yield server
         finally:
             for process in reversed(processes):
                 process.kill()
                 process.wait()
 
 
-def control_plane(one: Server, ports: list[int]) -> list[list[str]]:
+def control_plane(server: Server, ports: list[int]) -> list[list[str]]:
     """Return the commands of etcd and the API server."""
     client, peer, secure, _ = ports
-    key, tokens = one.folder / "accounts.key", one.folder / "tokens.csv"
+    key, tokens = server.folder / "accounts.key", server.folder / "tokens.csv"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
     tokens.write_text(f"{TOKEN},admin,1,system:masters\n")
     return [
         [
-            *("etcd", f"--data-dir={one.folder / 'etcd'}", "--unsafe-no-fsync"),
-            *(f"--listen-client-urls={one.etcd}", f"--advertise-client-urls=http://127.0.0.1:{client}"),
+            *("etcd", f"--data-dir={server.folder / 'etcd'}", "--unsafe-no-fsync"),
+            *(f"--listen-client-urls={server.etcd}", f"--advertise-client-urls=http://127.0.0.1:{client}"),
             f"--listen-peer-urls=http://127.0.0.1:{peer}",
         ],
         [
-            *("kube-apiserver", f"--etcd-servers={one.etcd}"),
+            *("kube-apiserver", f"--etcd-servers={server.etcd}"),
             *(
-                f"--tls-cert-file={one.folder / 'server.crt'}",
-                f"--tls-private-key-file={one.folder / 'server.key'}",
+                f"--tls-cert-file={server.folder / 'server.crt'}",
+                f"--tls-private-key-file={server.folder / 'server.key'}",
             ),
             *("--bind-address=127.0.0.1", f"--secure-port={secure}", "--authorization-mode=RBAC"),
             *("--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"),  # without a route, too
@@ -158,16 +158,16 @@ def control_plane(one: Server, ports: list[int]) -> list[list[str]]:
     ]
 
 
-def _of_controllers(one: Server, port: int) -> list[str]:
-    key = f"--service-account-private-key-file={one.folder / 'accounts.key'}"
-    return [f"--kubeconfig={one.kubeconfig}", f"--secure-port={port}", "--bind-address=127.0.0.1", key]
+def _of_controllers(server: Server, port: int) -> list[str]:
+    key = f"--service-account-private-key-file={server.folder / 'accounts.key'}"
+    return [f"--kubeconfig={server.kubeconfig}", f"--secure-port={port}", "--bind-address=127.0.0.1", key]
 
 
-def _of_scheduler(one: Server, port: int) -> list[str]:
-    return [f"--kubeconfig={one.kubeconfig}", f"--secure-port={port}", "--bind-address=127.0.0.1"]
+def _of_scheduler(server: Server, port: int) -> list[str]:
+    return [f"--kubeconfig={server.kubeconfig}", f"--secure-port={port}", "--bind-address=127.0.0.1"]
 
 
-def _of_operator(one: Server, port: int) -> list[str]:
+def _of_operator(server: Server, port: int) -> list[str]:
     addresses = ["--metrics-addr=127.0.0.1:0", f"--health-probe-bind-address=127.0.0.1:{port}"]
     return [*addresses, "--enable-leader-election=false", "--use-kubernetes-proxy"]
 
@@ -242,10 +242,10 @@ def define(api: Kubernetes, kind: str, definition: Object) -> None:
 
 def certify(folder: Path) -> None:
     """Make the certificate of the API server and of the kubelets that are played here."""
-    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=server"]
-    words += ["-addext", "subjectAltName=IP:127.0.0.1"]
-    words += ["-keyout", str(folder / "server.key"), "-out", str(folder / "server.crt")]
-    subprocess.run(words, check=True, capture_output=True)
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
+    command += ["-subj", "/CN=server", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command += ["-keyout", str(folder / "server.key"), "-out", str(folder / "server.crt")]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def free_port() -> int:

@@ -105,19 +105,19 @@ def test_a_cluster_comes_up_and_goes_without_a_trace(cloud: Aws, tmp_path: Path)
     assert {name for _, name in cloud.addons} == {"vpc-cni", "eks-pod-identity-agent", "aws-ebs-csi-driver"}
     assert json.loads((tmp_path / "applied.json").read_text())["provisioner"] == "ebs.csi.aws.com"
     policies = cloud.client("iam").list_attached_role_policies(RoleName="mlbench-lab-pods-eks")
-    assert [one["PolicyName"] for one in policies["AttachedPolicies"]] == ["AmazonEBSCSIDriverPolicy"]
+    assert [policy["PolicyName"] for policy in policies["AttachedPolicies"]] == ["AmazonEBSCSIDriverPolicy"]
     expiry = cloud.client("autoscaling").describe_scheduled_actions()["ScheduledUpdateGroupActions"]
-    assert {one["StartTime"].timestamp() for one in expiry} == {spec.expires} and len(expiry) == 2
-    assert all(one["DesiredCapacity"] == one["MaxSize"] == 0 for one in expiry)
+    assert {action["StartTime"].timestamp() for action in expiry} == {spec.expires} and len(expiry) == 2
+    assert all(action["DesiredCapacity"] == action["MaxSize"] == 0 for action in expiry)
     subnets = cloud.client("ec2").describe_subnets(Filters=[{"Name": "tag:mlbench-id", "Values": [spec.id]}])
-    assert [one["MapPublicIpOnLaunch"] for one in subnets["Subnets"]] == [False] * 3
+    assert [subnet["MapPublicIpOnLaunch"] for subnet in subnets["Subnets"]] == [False] * 3
     variables = json.loads((journal.root() / "lab/terraform/terraform.tfvars.json").read_text())
     assert variables["allow"] == "192.0.2.7/32"
     contexts = ["kubectl", "config", "get-contexts", "--output=name"]
     assert subprocess.run(contexts, capture_output=True, text=True).stdout.split() == ["mlbench-lab"]
     charts = (tmp_path / "helm.log").read_text()
     assert "nvidia-device-plugin" in charts and "kuberay-operator" in charts
-    assert [one.kind for one in aws.inventory(spec, lifecycle.run)][0] == "everything in"
+    assert [resource.kind for resource in aws.inventory(spec, lifecycle.run)][0] == "everything in"
 
     lifecycle.down("lab", print)
     assert set(cloud.left()) == before

@@ -41,8 +41,8 @@ def claim(cluster: FakeCluster, *modes: str) -> None:
     cluster.put("persistentvolumeclaims", {"metadata": {"name": "datasets"}, "spec": {"accessModes": modes}})
 
 
-def dry_run(tmp_path: Path, *words: str) -> str:
-    every = (*WORDS, f"data_root={tmp_path / 'nothing'}", f"output_root={tmp_path}", *words)
+def dry_run(tmp_path: Path, *overrides: str) -> str:
+    every = (*WORDS, f"data_root={tmp_path / 'nothing'}", f"output_root={tmp_path}", *overrides)
     return " ".join(" ".join(preview.run(compose(every), every)).split())
 
 
@@ -110,8 +110,9 @@ def test_data_are_prepared_by_a_job_that_goes_when_it_has_ended(cluster: FakeClu
 def test_the_job_writes_to_the_claim_what_the_workers_read_from_it() -> None:
     spec = dataset.job(compose(WORDS), (*WORDS, "output_root=/home/me"))["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    words = ["task=resnet20", "scale=official", "workers=2", "hardware=gcp_n1_standard_4", "data_root=/data"]
-    assert container["command"] == ["python", "-m", "mlbench.data", "prepare", *words]
+    overrides = ["task=resnet20", "scale=official", "workers=2", "hardware=gcp_n1_standard_4"]
+    overrides += ["data_root=/data"]
+    assert container["command"] == ["python", "-m", "mlbench.data", "prepare", *overrides]
     assert spec["volumes"][-1] == {"name": "data", "persistentVolumeClaim": {"claimName": "datasets"}}
     assert spec["restartPolicy"] == "Never"
     with pytest.raises(UserError, match="nothing to prepare"):
@@ -124,10 +125,10 @@ def test_a_bucket_gets_what_was_prepared_and_each_node_a_copy_of_it(tmp_path: Pa
     moto = pytest.importorskip("aws_api", reason="needs moto; no bucket was tested").Aws()
     try:
         moto.client("s3").create_bucket(Bucket="lab-data")
-        words = (*WORDS[:-1], "cluster.data_bucket=s3://lab-data/mlbench")
-        experiment = compose(words)
-        job = dataset.job(experiment, words)["spec"]["template"]["spec"]
-        assert [one["name"] for one in job["initContainers"]] == ["prepare-data"]
+        overrides = (*WORDS[:-1], "cluster.data_bucket=s3://lab-data/mlbench")
+        experiment = compose(overrides)
+        job = dataset.job(experiment, overrides)["spec"]["template"]["spec"]
+        assert [container["name"] for container in job["initContainers"]] == ["prepare-data"]
         prepared = tmp_path / "job" / "cifar10"
         (prepared / "train").mkdir(parents=True)
         (prepared / "manifest.json").write_text(json.dumps({"rows": 3}))
@@ -149,10 +150,12 @@ def objects_of_worker(experiment: Any) -> Any:
 
 def copy(container: Any, data: Path, moto: Any) -> None:
     """Run a container's command with `data` in the place of /data."""
-    _, *words = container["command"]
-    words = [word.replace("/data/", f"{data}/") if word.startswith("/data/") else word for word in words]
+    _, *arguments = container["command"]
+    arguments = [
+        word.replace("/data/", f"{data}/") if word.startswith("/data/") else word for word in arguments
+    ]
     environment = {**os.environ, **moto.environment(), "AWS_REGION": "us-east-1"}
-    subprocess.run([sys.executable, *words], env=environment, check=True)
+    subprocess.run([sys.executable, *arguments], env=environment, check=True)
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -19,9 +19,9 @@ IMAGE = "cluster.image=ghcr.io/example/mlbench@sha256:" + 64 * "0"
 CONTEXT = "gke_demo_us-central1-a_mlbench-lab"
 
 
-@pytest.mark.parametrize("words", [(), (f"cluster.context={CONTEXT}",)])
+@pytest.mark.parametrize("overrides", [(), (f"cluster.context={CONTEXT}",)])
 def test_an_expired_cluster_is_refused_under_its_context_alone(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     spec = plan.parse("gke", SETTINGS, creating=True)
@@ -29,12 +29,12 @@ def test_an_expired_cluster_is_refused_under_its_context_alone(
     with FakeCluster() as cluster:
         kubeconfig = cluster.kubeconfig(tmp_path)
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        experiment = compose(["cluster=kuberay", "hardware=gcp_n1_standard_4", IMAGE, *words])
-        if not words:
+        experiment = compose(["cluster=kuberay", "hardware=gcp_n1_standard_4", IMAGE, *overrides])
+        if not overrides:
             assert kuberay.expires(experiment) is None  # the current context is another cluster's
         values = yaml.safe_load(kubeconfig.read_text())
         values["contexts"].append({**values["contexts"][0], "name": CONTEXT})
-        kubeconfig.write_text(yaml.safe_dump(values | ({} if words else {"current-context": CONTEXT})))
+        kubeconfig.write_text(yaml.safe_dump(values | ({} if overrides else {"current-context": CONTEXT})))
         assert kuberay.expires(experiment) == pytest.approx(clock.wall() - 3600, abs=60)
         with pytest.raises(UserError, match="the cluster lab expired 1 h 00 min ago"):
             kuberay.check(experiment)

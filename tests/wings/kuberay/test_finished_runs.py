@@ -24,7 +24,7 @@ from test_submission import run as run
 
 from mlbench.config.errors import UserError
 from mlbench.launch import remote_run
-from mlbench.launch.remote_run import Settings
+from mlbench.launch.remote_run import SubmitSettings
 from mlbench.record import events
 from mlbench.record.record import Record
 from mlbench.wings.kuberay import follow
@@ -36,7 +36,7 @@ JOB, POD_LIST, LOG_STREAM = r"/rayjobs\?", r"/pods\?", r"/log\?.*follow="
 
 @pytest.fixture
 def attach(run: Callable[..., Any]) -> Callable[[str], Record]:
-    return lambda name: run(settings=Settings(attach=name))
+    return lambda name: run(settings=SubmitSettings(attach=name))
 
 
 def job_requests(cluster: FakeCluster, method: str) -> int:
@@ -66,7 +66,7 @@ def test_a_goal_that_was_reached_before_the_node_went_is_reached_and_not_measure
         cluster.pod(job, "worker", 0, **DISRUPTED)
 
     cluster.script = script
-    record = run(settings=Settings(retries=1))
+    record = run(settings=SubmitSettings(retries=1))
     assert (record.status, record.time_to_accuracy, len(jobs)) == ("goal_reached", 12.0, 1)
     assert "its node does not answer any more" in record.caveats[0]
 
@@ -141,7 +141,7 @@ def complete_run(cluster: FakeCluster, run: Any, log: Log) -> list[str]:
         over.append(job["metadata"]["name"])
 
     cluster.script = script
-    run(settings=Settings(detach=True))
+    run(settings=SubmitSettings(detach=True))
     until(lambda: over)
     return over
 

@@ -47,9 +47,9 @@ def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
     server.close()
 
 
-def cluster(*words: str, kill_at: str = "") -> subprocess.CompletedProcess[str]:
+def cluster(*arguments: str, kill_at: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mlbench.cluster", *words],
+        [sys.executable, "-m", "mlbench.cluster", *arguments],
         cwd=ROOT,
         env={**os.environ, "KILL_AT": kill_at},
         capture_output=True,
@@ -122,8 +122,8 @@ def test_what_a_killed_command_has_made_is_reaped(google: Google, kill_at: str) 
 
 @pytest.mark.slow
 def test_a_pool_of_h100_gets_a_disk_that_its_machines_take(google: Google) -> None:
-    words = ("project=demo", "workers=8", "hours=1", "max_usd=100", "name=lab", "spot=false")
-    done = cluster("up", "gke", "hardware=gcp_a3_highgpu_8g", *words)
+    overrides = ("project=demo", "workers=8", "hours=1", "max_usd=100", "name=lab", "spot=false")
+    done = cluster("up", "gke", "hardware=gcp_a3_highgpu_8g", *overrides)
     assert done.returncode == 0, done.stdout + done.stderr
     pool = google.resources["nodePools"]["workers"]["config"]
     assert (pool["machineType"], pool["diskType"]) == ("a3-highgpu-8g", "pd-balanced")

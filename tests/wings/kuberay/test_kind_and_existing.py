@@ -104,5 +104,5 @@ def test_an_operator_of_ours_is_taken_away(here: Path) -> None:
     up("existing", context="lab")
     assert lifecycle.reap(print, now=journal.load("lab").spec.expires + 1) == []  # nobody pays for it
     lifecycle.down("lab", print)
-    words = [line.split()[0] for line in (here / "helm.log").read_text().splitlines()]
-    assert words == ["upgrade", "list", "uninstall", "list"]
+    commands = [line.split()[0] for line in (here / "helm.log").read_text().splitlines()]
+    assert commands == ["upgrade", "list", "uninstall", "list"]

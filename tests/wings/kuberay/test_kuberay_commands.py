@@ -29,9 +29,9 @@ class Laptop:
         kubeconfig = str(cluster.kubeconfig(folder))
         self.environment = {**os.environ, "KUBECONFIG": kubeconfig}
 
-    def start(self, *words: str) -> "subprocess.Popen[str]":
+    def start(self, *overrides: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [sys.executable, "-m", "mlbench.run", f"output_root={self.folder}", *words],
+            [sys.executable, "-m", "mlbench.run", f"output_root={self.folder}", *overrides],
             cwd=ROOT,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -109,9 +109,9 @@ def test_a_sweep_keeps_one_ray_cluster_and_grows_it(kept_ray: dict[str, str], tm
             return keeps(cluster, job, sizes)
         jobs.append(job)
         entry = shlex.split(job["spec"]["entrypoint"])
-        words = [word for word in entry[entry.index("mlbench.run") + 1 :] if "_root=" not in word]
+        overrides = [word for word in entry[entry.index("mlbench.run") + 1 :] if "_root=" not in word]
         seed = int(job["metadata"]["annotations"]["mlbench/seed"])
-        made = DrivenRun(tmp_path / "pods", *words, seed=seed, name=f"2026-{len(jobs)}")
+        made = DrivenRun(tmp_path / "pods", *overrides, seed=seed, name=f"2026-{len(jobs)}")
         made.validate(99.5)
         made.end("goal_reached")
         submitter = cluster.pod(job, "submitter")
@@ -121,8 +121,14 @@ def test_a_sweep_keeps_one_ray_cluster_and_grows_it(kept_ray: dict[str, str], tm
 
     with FakeCluster(script) as cluster:
         here = laptop(cluster, tmp_path)
-        words = ("task=logreg", "workers=2,1", "repeats=1", "hardware=gcp_n1_standard_4", "cluster=kuberay")
-        command = [sys.executable, "-m", "mlbench.sweep", *words, IMAGE, f"output_root={tmp_path}"]
+        overrides = (
+            "task=logreg",
+            "workers=2,1",
+            "repeats=1",
+            "hardware=gcp_n1_standard_4",
+            "cluster=kuberay",
+        )
+        command = [sys.executable, "-m", "mlbench.sweep", *overrides, IMAGE, f"output_root={tmp_path}"]
         environment = here.environment | {"XDG_CACHE_HOME": kept_ray["XDG_CACHE_HOME"]}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -131,7 +137,7 @@ def test_a_sweep_keeps_one_ray_cluster_and_grows_it(kept_ray: dict[str, str], tm
         selected = {job["spec"]["clusterSelector"]["ray.io/cluster"] for job in jobs}
         assert len(selected) == 1 and not any("rayClusterSpec" in job["spec"] for job in jobs)
         records = [load(path) for path in tmp_path.glob("*/record.json")]
-        assert len(records) == 2 and {one.status for one in records} == {"goal_reached"}
+        assert len(records) == 2 and {record.status for record in records} == {"goal_reached"}
         nothing_is_left(cluster)
         assert cluster.names("rayclusters") == []
 

@@ -34,13 +34,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         pytest.skip(f"a real operator needs {', '.join(lacking)} in the folder {real_server.ASSETS}")
     if os.geteuid() != 0:
         pytest.skip("root makes the networks and the roots of containers")
-    with real_server.server(tmp_path_factory.mktemp("server"), *NEEDED[3:]) as one:
-        yield one
+    with real_server.server(tmp_path_factory.mktemp("server"), *NEEDED[3:]) as server:
+        yield server
 
 
-def namespace(api: Kubernetes, name: str, words: tuple[str, ...] = CPU) -> None:
+def namespace(api: Kubernetes, name: str, overrides: tuple[str, ...] = CPU) -> None:
     """Create a namespace with what runs share there."""
-    for item in objects((*words, f"cluster.namespace={name}")):
+    for item in objects((*overrides, f"cluster.namespace={name}")):
         if item["kind"] not in ("RayJob", "NetworkPolicy"):
             api.create(item)
 
@@ -51,13 +51,13 @@ def test_the_operator_refuses_what_our_rules_refuse_and_takes_the_rest(server: S
     sound = job((*CPU, f"cluster.namespace={space}"))
     api.create(sound)
     expected: dict[str, str | None] = {sound["metadata"]["name"]: None}
-    for number, (place, value, sentence) in enumerate(OPERATOR):
+    for number, (field, value, sentence) in enumerate(OPERATOR):
         if sentence is None:
             continue  # its deletion would wait for a Redis
         broken = job((*CPU, f"cluster.namespace={space}"))
-        if place != "metadata.name":
+        if field != "metadata.name":
             broken["metadata"]["name"] = f"mlb-{number}"
-        api.create(change(broken, place, value))
+        api.create(change(broken, field, value))
         expected[broken["metadata"]["name"]] = sentence
     statuses: dict[str, Any] = {}
 
@@ -91,7 +91,7 @@ def test_a_head_with_a_submitter_of_kuberays_own_is_not_admitted(server: Server)
         return any('violates PodSecurity "restricted' in (event["message"] or "") for event in events)
 
     until(said)
-    assert not [one for one in left(api, space) if one.startswith("Pod ") and "head" in one]
+    assert not [name for name in left(api, space) if name.startswith("Pod ") and "head" in name]
     api.delete(path("ray.io/v1", "RayJob", space, item["metadata"]["name"]))
     until(lambda: left(api, space) == [])
 
@@ -105,12 +105,12 @@ def nodes(server: Server, folder: Path) -> Iterator[Kubelets]:
         yield kubelets
 
 
-def start(folder: Path, kubeconfig: Path, space: str, *words: str) -> "subprocess.Popen[bytes]":
+def start(folder: Path, kubeconfig: Path, space: str, *overrides: str) -> "subprocess.Popen[bytes]":
     """Start a command that submits a run; what it prints goes to a file."""
-    words = (*RUN, f"cluster.namespace={space}", f"output_root={folder}", "seed=3", *words)
+    overrides = (*RUN, f"cluster.namespace={space}", f"output_root={folder}", "seed=3", *overrides)
     with open(folder / "output", "w") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "mlbench.run", *words],
+            [sys.executable, "-m", "mlbench.run", *overrides],
             cwd=ROOT,
             env=os.environ | {"KUBECONFIG": str(kubeconfig)},
             stdout=file,
@@ -166,9 +166,9 @@ def validations(folder: Path) -> int:
 
 def left(api: Kubernetes, space: str) -> list[str]:
     """Return what runs have left in a namespace."""
-    found = []
+    names = []
     for kind in LEFT:
         version, name = kind.split()
         items = api.get(path(version, name, space))["items"]
-        found += [f"{name} {item['metadata']['name']}" for item in items]
-    return found
+        names += [f"{name} {item['metadata']['name']}" for item in items]
+    return names

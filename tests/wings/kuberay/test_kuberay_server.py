@@ -31,8 +31,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     if not real_server.named():
         names = f"{real_server.ASSETS}=FOLDER or {real_server.KUBECONFIG}=FILE"
         pytest.skip(f"needs a real API server, as the scripts of test_submission.py do: {names}")
-    with real_server.server(tmp_path_factory.mktemp("server")) as one:
-        yield one
+    with real_server.server(tmp_path_factory.mktemp("server")) as server:
+        yield server
 
 
 @pytest.mark.slow
@@ -54,16 +54,16 @@ def test_a_server_takes_the_objects_and_what_the_operator_says_is_told(
             kubeconfig = request.getfixturevalue("server").kubeconfig
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         namespace = f"mlbench-test-{secrets.token_hex(3)}"
-        words = [*CPU, "seed=7", f"cluster.namespace={namespace}", f"output_root={tmp_path}"]
-        words += ["cluster.autoscaling=true"]
-        words += [f"tracking_uri=sqlite:///{tmp_path / 'mlflow.db'}"]
+        overrides = [*CPU, "seed=7", f"cluster.namespace={namespace}", f"output_root={tmp_path}"]
+        overrides += ["cluster.autoscaling=true"]
+        overrides += [f"tracking_uri=sqlite:///{tmp_path / 'mlflow.db'}"]
         api = Kubernetes(None)
         operator = threading.Thread(target=refuse, args=(api, namespace), daemon=True)
         operator.start()
-        settings = remote_run.Settings()
+        settings = remote_run.SubmitSettings()
         try:
             record = remote_run.execute(
-                compose(words), begun=clock.wall(), overrides=words, settings=settings
+                compose(overrides), begun=clock.wall(), overrides=overrides, settings=settings
             )
         finally:
             api.delete(path("v1", "Namespace", name=namespace))
@@ -97,13 +97,13 @@ def namespace(server: Server) -> Iterator[str]:
     api.delete(path("v1", "Namespace", name=name))
 
 
-@pytest.mark.parametrize("words", MANIFESTS.values())
+@pytest.mark.parametrize("overrides", MANIFESTS.values())
 def test_a_real_server_admits_every_object_and_every_pod(
-    server: Server, namespace: str, words: tuple[str, ...]
+    server: Server, namespace: str, overrides: tuple[str, ...]
 ) -> None:
     """With Pod Security "restricted" enforced, which it says of a pod and only warns of for a Deployment."""
-    api, place = server.client(), f"cluster.namespace={namespace}"
-    made = objects((*words, place))
+    api, override = server.client(), f"cluster.namespace={namespace}"
+    made = objects((*overrides, override))
     for item in made:
         if item["kind"] in ("Namespace", "ServiceAccount", "Role"):
             continue  # it is there
@@ -120,23 +120,23 @@ def test_a_real_server_admits_every_object_and_every_pod(
     assert len(templates_of) >= 3
 
 
-@pytest.mark.parametrize(("place", "value", "sentence"), [*SCHEMA, *CEL])
+@pytest.mark.parametrize(("path", "value", "sentence"), [*SCHEMA, *CEL])
 def test_a_real_server_refuses_what_schema_and_cel_refuse_here(
-    server: Server, namespace: str, place: str, value: Any, sentence: str
+    server: Server, namespace: str, path: str, value: Any, sentence: str
 ) -> None:
-    broken = change(job((*CPU, f"cluster.namespace={namespace}")), place, value)
+    broken = change(job((*CPU, f"cluster.namespace={namespace}")), path, value)
     with pytest.raises(ApiError) as refused:
         server.client().create(broken, dry_run=True)
     assert refused.value.status in (400, 422) and not refused.value.passing
 
 
-@pytest.mark.parametrize(("place", "value", "sentence"), OPERATOR)
+@pytest.mark.parametrize(("path", "value", "sentence"), OPERATOR)
 def test_a_real_server_takes_what_only_the_operator_refuses(
-    server: Server, namespace: str, place: str, value: Any, sentence: str | None
+    server: Server, namespace: str, path: str, value: Any, sentence: str | None
 ) -> None:
     """So a run learns of it by its RayJob's status, which the operator sets."""
     broken = job((*CPU, f"cluster.namespace={namespace}"))
-    server.client().create(change(broken, place, value), dry_run=True)
+    server.client().create(change(broken, path, value), dry_run=True)
 
 
 def test_the_role_of_submitters_suffices_and_allows_nothing_more(
@@ -145,10 +145,10 @@ def test_the_role_of_submitters_suffices_and_allows_nothing_more(
     api = server.client()
     monkeypatch.setenv("KUBECONFIG", str(server.account(namespace, "mlbench-submitter")))
     submitter = Kubernetes(None)
-    words = (*CPU, f"cluster.namespace={namespace}")
-    experiment = compose(words)
+    overrides = (*CPU, f"cluster.namespace={namespace}")
+    experiment = compose(overrides)
     created.create_surroundings(submitter, experiment)
-    *_, policy, item = objects(words)
+    *_, policy, item = objects(overrides)
     owner = created.create_owned(submitter, [policy, item])
     assert submitter.get(path("v1", "Pod", namespace))["items"] == []
     with pytest.raises(ApiError) as log:
@@ -200,13 +200,13 @@ class Counting(Kubernetes):
         self.lists, self.since = 0, list[str]()
         request = self._client.request
 
-        def count(*words: Any, **settings: Any) -> Any:
+        def count(*arguments: Any, **settings: Any) -> Any:
             query = dict(settings["query_params"])
             if "resourceVersion" in query:
                 self.since.append(query["resourceVersion"])
             else:
                 self.lists += 1
-            return request(*words, **settings)
+            return request(*arguments, **settings)
 
         self._client.request = count
 

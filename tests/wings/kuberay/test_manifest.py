@@ -53,23 +53,23 @@ MANIFESTS = {
 }  # fmt: skip
 
 
-def objects(words: tuple[str, ...]) -> list[Any]:
+def objects(overrides: tuple[str, ...]) -> list[Any]:
     """Return what a run with these words needs, under a fixed name."""
-    experiment = compose(words)
-    own = rayjob.run_objects(experiment, words, name="mlb-run", seed=1)
+    experiment = compose(overrides)
+    own = rayjob.run_objects(experiment, overrides, name="mlb-run", seed=1)
     return [*rayjob.surroundings(experiment), *own]
 
 
-def job(words: tuple[str, ...] = CPU) -> Any:
+def job(overrides: tuple[str, ...] = CPU) -> Any:
     """Return a fresh RayJob that may be broken."""
-    return copy.deepcopy(objects(words)[-1])
+    return copy.deepcopy(objects(overrides)[-1])
 
 
-@pytest.mark.parametrize(("name", "words"), MANIFESTS.items())
-def test_the_manifest_is_the_golden_file_and_passes_every_gate(name: str, words: tuple[str, ...]) -> None:
-    made = objects(words)
+@pytest.mark.parametrize(("name", "overrides"), MANIFESTS.items())
+def test_the_manifest_is_the_golden_file_and_passes_every_gate(name: str, overrides: tuple[str, ...]) -> None:
+    made = objects(overrides)
     assert made == list(yaml.safe_load_all((GOLDEN / f"{name}.yaml").read_text()))
-    assert [fault for one in made for fault in kuberay_schema.faults(one)] == []
+    assert [fault for item in made for fault in kuberay_schema.faults(item)] == []
 
 
 def test_the_cluster_of_a_sweep_passes_every_gate_and_its_runs_select_it() -> None:
@@ -88,15 +88,15 @@ def test_the_cluster_of_a_sweep_passes_every_gate_and_its_runs_select_it() -> No
 def templates(value: Any) -> list[Any]:
     """Return the pod specs anywhere in an object."""
     if isinstance(value, list):
-        return [one for item in value for one in templates(item)]
+        return [template for item in value for template in templates(item)]
     if not isinstance(value, dict):
         return []
     return ([value] if "containers" in value else []) + templates(list(value.values()))
 
 
-@pytest.mark.parametrize("words", MANIFESTS.values())
-def test_no_pod_has_more_rights_than_the_restricted_standard_allows(words: tuple[str, ...]) -> None:
-    specs = templates(objects(words))
+@pytest.mark.parametrize("overrides", MANIFESTS.values())
+def test_no_pod_has_more_rights_than_the_restricted_standard_allows(overrides: tuple[str, ...]) -> None:
+    specs = templates(objects(overrides))
     assert len(specs) >= 2
     for spec in specs:
         assert spec["securityContext"]["runAsNonRoot"] is True
@@ -116,19 +116,26 @@ def test_no_pod_has_more_rights_than_the_restricted_standard_allows(words: tuple
 
 
 def test_the_entry_point_is_the_same_command_on_an_attached_cluster_and_the_same_point() -> None:
-    words = (*CPU, "task.lr=0.01", "division=open", "output_root=/home/me", "cluster.spot=true", "study=mine")
-    entry = shlex.split(job(words)["spec"]["entrypoint"])
+    overrides = (
+        *CPU,
+        "task.lr=0.01",
+        "division=open",
+        "output_root=/home/me",
+        "cluster.spot=true",
+        "study=mine",
+    )
+    entry = shlex.split(job(overrides)["spec"]["entrypoint"])
     assert entry[:3] == ["python", "-m", "mlbench.run"]
     assert [word for word in entry if word.startswith(("cluster", "output_root", "study"))] == [
         *("study=mine", "cluster=attached", "output_root=/tmp/runs")
     ]
-    assert key(compose(entry[3:])) == key(compose(words)) != key(compose([*CPU, "cluster=attached"][-1:]))
+    assert key(compose(entry[3:])) == key(compose(overrides)) != key(compose([*CPU, "cluster=attached"][-1:]))
 
 
 def test_one_worker_pod_a_node_takes_the_whole_share_of_the_profile() -> None:
-    words = ("workers=9", "hardware=aws_g4dn_12xlarge", "backend=nccl", "cluster=kuberay", IMAGE)
-    (group,) = job(words)["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-    hardware = compose(words).hardware
+    overrides = ("workers=9", "hardware=aws_g4dn_12xlarge", "backend=nccl", "cluster=kuberay", IMAGE)
+    (group,) = job(overrides)["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    hardware = compose(overrides).hardware
     assert hardware.workers_per_node == 4
     assert group["replicas"] == group["minReplicas"] == group["maxReplicas"] == 3
     limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
@@ -148,16 +155,16 @@ def test_one_worker_pod_a_node_takes_the_whole_share_of_the_profile() -> None:
 )
 def test_a_run_that_cannot_be_described_is_refused(word: str, sentence: str) -> None:
     name = word.split("=")[0]
-    words = (*(one for one in CPU if not one.startswith(f"{name}=")), word)
+    overrides = (*(override for override in CPU if not override.startswith(f"{name}=")), word)
     with pytest.raises(UserError, match=sentence):
-        objects(words)
+        objects(overrides)
 
 
 def test_spot_nodes_of_an_unknown_provider_are_not_guessed() -> None:
     lab = ("hardware=local", "hardware.cpus=2", "hardware.workers_per_node=1", "hardware.memory_gib=8")
-    words = (*CPU[:2], *lab, *CPU[3:], "cluster.spot=true")
+    overrides = (*CPU[:2], *lab, *CPU[3:], "cluster.spot=true")
     with pytest.raises(UserError, match="no label is known for spot nodes"):
-        objects(words)
+        objects(overrides)
 
 
 def change(item: Any, path: str, value: Any) -> Any:
@@ -225,8 +232,8 @@ OPERATOR = [
 def test_each_gate_refuses_what_it_would_refuse_in_a_cluster(
     path: str, value: Any, sentence: str | None
 ) -> None:
-    found = kuberay_schema.faults(change(job(), path, value))
-    assert found == [] if sentence is None else sentence in "; ".join(found)
+    faults = kuberay_schema.faults(change(job(), path, value))
+    assert faults == [] if sentence is None else sentence in "; ".join(faults)
 
 
 def test_the_command_prints_what_kubectl_takes() -> None:
@@ -237,8 +244,8 @@ def test_the_command_prints_what_kubectl_takes() -> None:
     experiment = compose(CPU)
     own = rayjob.run_objects(experiment, CPU, name=name, seed=1)
     assert own[-1]["metadata"]["annotations"]["mlbench/seed"] == "1"
-    assert [one["kind"] for one in printed] == [
-        one["kind"] for one in [*rayjob.surroundings(experiment), *own]
+    assert [item["kind"] for item in printed] == [
+        item["kind"] for item in [*rayjob.surroundings(experiment), *own]
     ]
     assert printed[-1]["spec"]["rayClusterSpec"] == own[-1]["spec"]["rayClusterSpec"]
 
@@ -247,19 +254,19 @@ def test_the_command_is_told_when_its_nodes_were_asked_for(monkeypatch: pytest.M
     """So that a run's whole bill begins with its submission; 1795327200 is 06:00 UTC of that day."""
     experiment = compose(CPU)
     made = rayjob.run_objects(experiment, CPU, name="mlb-logreg-2-261122060000-0a1b", seed=1)[-1]
-    words = shlex.split(made["spec"]["entrypoint"])
-    assert words[:4] == ["env", "MLBENCH_SUBMITTED_AT=1795327200", "python", "-m"]
+    command = shlex.split(made["spec"]["entrypoint"])
+    assert command[:4] == ["env", "MLBENCH_SUBMITTED_AT=1795327200", "python", "-m"]
     assert execute.submitted() is None
-    monkeypatch.setenv(*words[1].split("="))
+    monkeypatch.setenv(*command[1].split("="))
     assert execute.submitted() == 1795327200.0
 
 
 def selects(selector: Any, labels: dict[str, str]) -> bool:
     """Return whether a label selector matches, as Kubernetes evaluates `matchLabels` and the operator In."""
     expressions = selector.get("matchExpressions", ())
-    assert all(one["operator"] == "In" for one in expressions)
+    assert all(expression["operator"] == "In" for expression in expressions)
     return selector.get("matchLabels", {}).items() <= labels.items() and all(
-        labels.get(one["key"]) in one["values"] for one in expressions
+        labels.get(expression["key"]) in expression["values"] for expression in expressions
     )
 
 
@@ -310,15 +317,17 @@ def test_a_pod_asks_for_less_than_its_node_has(name: str) -> None:
 
 def test_the_decoders_buffers_of_eight_workers_fit_into_shared_memory() -> None:
     """23 decoders with two batches each and one more of 256 images, as tasks/resnet50/decode.py has them."""
-    words = ("task=resnet50", "workers=8", "hardware=aws_p5_48xlarge", *GPU)
-    spec = job(words)["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]
-    (shared,) = (one["emptyDir"]["sizeLimit"] for one in spec["volumes"] if one["name"] == "shared-memory")
+    overrides = ("task=resnet50", "workers=8", "hardware=aws_p5_48xlarge", *GPU)
+    spec = job(overrides)["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]
+    (shared,) = (
+        volume["emptyDir"]["sizeLimit"] for volume in spec["volumes"] if volume["name"] == "shared-memory"
+    )
     ring = (2 * 23 + 1) * 256 * 224 * 224 * 3  # bytes a worker
     assert float(shared.removesuffix("Mi").removesuffix("Gi")) * 2**20 > 8 * ring
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("overrides", "sentence"),
     [
         (("hardware=aws_p3_2xlarge",), "compute capability 7, and PyTorch with CUDA 13.0"),
         (("hardware=aws_p5_48xlarge", "workers=16"), "2 nodes of .*(EFA, GPUDirect)"),
@@ -330,9 +339,11 @@ def test_the_decoders_buffers_of_eight_workers_fit_into_shared_memory() -> None:
         ),
     ],
 )
-def test_what_would_fail_on_nodes_that_are_paid_for_is_refused(words: tuple[str, ...], sentence: str) -> None:
+def test_what_would_fail_on_nodes_that_are_paid_for_is_refused(
+    overrides: tuple[str, ...], sentence: str
+) -> None:
     with pytest.raises(UserError, match=sentence):
-        objects(("task=resnet20", "workers=2", "backend=nccl", "cluster=kuberay", IMAGE, *words))
+        objects(("task=resnet20", "workers=2", "backend=nccl", "cluster=kuberay", IMAGE, *overrides))
 
 
 def test_two_parts_of_gpus_a_node_are_refused_as_cuda_shows_a_process_one() -> None:
@@ -350,7 +361,7 @@ def test_an_image_of_ones_own_may_have_other_kernels() -> None:
     )
     spec = amd["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]
     assert spec["containers"][0]["resources"]["limits"]["amd.com/gpu"] == "8"
-    assert "amd.com/gpu" in {one["key"] for one in spec["tolerations"]}
+    assert "amd.com/gpu" in {toleration["key"] for toleration in spec["tolerations"]}
 
 
 def test_a_merge_changes_what_it_names_and_nothing_else() -> None:

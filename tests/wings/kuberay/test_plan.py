@@ -61,9 +61,9 @@ def test_every_priced_machine_has_a_whole_price(spot: bool) -> None:
 def test_no_command_opens_an_address_or_reads_a_shell(provider: str) -> None:
     spec = parse(provider, context="lab")
     steps = plan.provider(spec).create(spec)
-    words = [word for step in steps for word in step.argv]
-    assert all(isinstance(word, str) for word in words)
-    assert not any("firewall" in word or "0.0.0.0/0" in word or "LoadBalancer" in word for word in words)
+    arguments = [word for step in steps for word in step.argv]
+    assert all(isinstance(word, str) for word in arguments)
+    assert not any("firewall" in word or "0.0.0.0/0" in word or "LoadBalancer" in word for word in arguments)
     assert steps[-1].unless is not None and "rayjobs.ray.io" in steps[-1].unless
 
 
@@ -100,12 +100,12 @@ def test_a_mistake_is_refused_before_anything_is_made(provider, settings, senten
 
 
 def test_a_cap_is_kept_to_the_cent_and_nodes_are_those_that_the_workers_need() -> None:
-    words = {"hardware": "aws_g4dn_12xlarge", "hours": "4"}  # four GPUs a node
-    most = plan.usd_at_most(parse("aws", creating=False, **words))
-    spec = parse("aws", creating=True, max_usd=f"{most + 0.01:.2f}", **words)
+    settings = {"hardware": "aws_g4dn_12xlarge", "hours": "4"}  # four GPUs a node
+    most = plan.usd_at_most(parse("aws", creating=False, **settings))
+    spec = parse("aws", creating=True, max_usd=f"{most + 0.01:.2f}", **settings)
     assert aws.variables(spec)["workers"] == 2 and " workers=8 " in plan.run_command(spec)
     with pytest.raises(UserError, match="which is above max_usd"):
-        parse("aws", creating=True, max_usd=f"{most - 0.01:.2f}", **words)
+        parse("aws", creating=True, max_usd=f"{most - 0.01:.2f}", **settings)
 
 
 def test_the_device_plug_in_is_scheduled_where_the_plan_puts_gpus() -> None:
@@ -124,9 +124,11 @@ def test_what_the_tests_say_of_the_chart_is_what_helm_renders() -> None:
     argv = [HELM, "template", "nvidia-device-plugin", CHART, "--namespace", "nvidia-device-plugin"]
     rendered = yaml.safe_load_all(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
     (pods,) = (
-        one["spec"]["template"]["spec"]
-        for one in rendered
-        if one and one["metadata"]["name"] == "nvidia-device-plugin" and one["kind"] == "DaemonSet"
+        document["spec"]["template"]["spec"]
+        for document in rendered
+        if document
+        and document["metadata"]["name"] == "nvidia-device-plugin"
+        and document["kind"] == "DaemonSet"
     )
     assert {name: pods[name] for name in device_plugin.CHART} == device_plugin.CHART
 

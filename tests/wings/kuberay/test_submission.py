@@ -21,7 +21,7 @@ from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.launch import execute, remote_run
 from mlbench.launch.output import Output
-from mlbench.launch.remote_run import Settings
+from mlbench.launch.remote_run import SubmitSettings
 from mlbench.record import events
 from mlbench.record.reader import load
 from mlbench.record.record import Record
@@ -85,13 +85,13 @@ def cluster(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FakeCluster]:
     fake = request.param == "fake"
-    one: Any = FakeCluster() if fake else RealCluster(request.getfixturevalue("server"))
-    with one:
+    cluster: Any = FakeCluster() if fake else RealCluster(request.getfixturevalue("server"))
+    with cluster:
         for name, role in NODES.items():
-            one.node(name, role)
-        monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
-        yield one
-        nothing_is_left(one)
+            cluster.node(name, role)
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path)))
+        yield cluster
+        nothing_is_left(cluster)
 
 
 only_fake = pytest.mark.parametrize("cluster", ["fake"], indirect=True)  # a real server fails when it likes
@@ -108,9 +108,9 @@ def run(cluster: FakeCluster, tmp_path: Path, empty_store: Path) -> Iterator[Cal
     """Submit a run and follow it to its record; whatever happens, nobody writes to MLflow afterwards."""
     shutil.copy(empty_store, tmp_path / "mlflow.db")
 
-    def start(*words: str, settings: Settings = Settings()) -> Any:  # noqa: B008  (frozen)
+    def start(*overrides: str, settings: SubmitSettings = SubmitSettings()) -> Any:  # noqa: B008  (frozen)
         store = f"tracking_uri=sqlite:///{tmp_path / 'mlflow.db'}"
-        workers = () if any(word.startswith("workers=") for word in words) else WORDS[1:2]
+        workers = () if any(word.startswith("workers=") for word in overrides) else WORDS[1:2]
         every = [
             *WORDS[::2],
             "seed=7",
@@ -120,7 +120,7 @@ def run(cluster: FakeCluster, tmp_path: Path, empty_store: Path) -> Iterator[Cal
             f"output_root={tmp_path}",
             store,
             *workers,
-            *words,
+            *overrides,
         ]
         experiment = compose(every)
         return remote_run.execute(
@@ -181,16 +181,17 @@ def test_a_run_is_submitted_shown_collected_and_deleted(
     folder = tmp_path / record.run_id
     assert record.status == "goal_reached" and record.time_to_accuracy == 12.0 and record.seed == 7
     copied = events.read(folder / events.NAME)
-    assert [one for one in copied if one["key"] != "submission"] == log
+    assert [event for event in copied if event["key"] != "submission"] == log
     assert load(folder / "record.json") == record
-    place = record.submission
-    assert place is not None and place.started == "2026-11-22T07:00:00Z" and place.preempted is None
+    submission = record.submission
+    assert submission is not None and submission.preempted is None
+    assert submission.started == "2026-11-22T07:00:00Z"
     assert "cluster=kuberay" in record.command and record.experiment.cluster.name == "attached"
-    assert [(pod["role"], pod["node"], pod["zone"]) for pod in place.pods] == [
+    assert [(pod["role"], pod["node"], pod["zone"]) for pod in submission.pods] == [
         ("head", "head-0", "zone-a"),
         *[("worker", f"worker-{number}", "zone-a") for number in range(2)],
     ]
-    assert {pod["kubernetes"] for pod in place.pods} == {"v1.34.1"}
+    assert {pod["kubernetes"] for pod in submission.pods} == {"v1.34.1"}
     nothing_is_left(cluster)
     assert "mlbench-runner" in cluster.names("serviceaccounts")
     assert cluster.namespace in cluster.names("namespaces")
@@ -355,7 +356,7 @@ def test_a_preempted_run_keeps_what_it_measured_and_is_started_anew_as_another(
             finishes(log)(cluster, job)
 
     cluster.script = script
-    record = run(settings=Settings(retries=1))
+    record = run(settings=SubmitSettings(retries=1))
     assert record.status == "goal_reached"
     first = load(tmp_path / "2026-11-22T065900-000-logreg-w2-7" / "record.json")
     assert first.status == "preempted" and len(first.validations) == 2 and first.time_to_accuracy is None
@@ -477,8 +478,8 @@ def test_what_the_server_would_refuse_is_told_before_anything_is_created(
     assert cluster.names("namespaces") == []
     made = rayjob.run_objects
 
-    def misspell(*words: Any, **settings: Any) -> Any:
-        *others, job = made(*words, **settings)
+    def misspell(*arguments: Any, **settings: Any) -> Any:
+        *others, job = made(*arguments, **settings)
         return [*others, job | {"spec": job["spec"] | {"entryPoint": "x"}}]
 
     monkeypatch.setattr(rayjob, "run_objects", misspell)
@@ -567,16 +568,17 @@ def test_runs_on_nodes_of_one_shape_share_a_ray_cluster_that_grows(
         cluster.status(job, "Complete", jobStatus="SUCCEEDED")
 
     cluster.script = script
-    words = ("force=true", "cluster.shared=mlb-sweep-1")
-    place = f"cluster.namespace={cluster.namespace}"
+    overrides = ("force=true", "cluster.shared=mlb-sweep-1")
+    namespace = f"cluster.namespace={cluster.namespace}"
     for word in ("workers=1", "workers=2"):
-        assert run(word, *words).status == "goal_reached"
+        assert run(word, *overrides).status == "goal_reached"
     (owner,) = cluster.names("rayjobs")
     assert sizes == [1, 2] and cluster.names("rayclusters") == [f"{owner}-rc"]
-    run("workers=2", *words, "cluster.worker_memory_gib=10")  # another shape: the first costs nothing more
+    # Another shape: the first costs nothing more.
+    run("workers=2", *overrides, "cluster.worker_memory_gib=10")
     (other,) = cluster.names("rayjobs")
     assert other != owner and cluster.names("rayclusters") == [f"{other}-rc"]
-    experiment = compose([*WORDS, "cluster=kuberay", IMAGE, place, words[1]])
+    experiment = compose([*WORDS, "cluster=kuberay", IMAGE, namespace, overrides[1]])
     shared.end_sweep(experiment)
     nothing_is_left(cluster)
 

@@ -21,4 +21,6 @@ def test_the_library_is_handed_what_was_chosen() -> None:
 
 def test_a_wing_s_choice_is_mlbench_s_own() -> None:
     """Another package's would be a deviation, and no result official."""
-    assert "backend" not in [one.field for one in compose(["backend=mpi", "division=open"]).deviations]
+    assert "backend" not in [
+        deviation.field for deviation in compose(["backend=mpi", "division=open"]).deviations
+    ]

@@ -56,51 +56,51 @@ def collectives(rank: int, ranks: int, seed: int, dtype: torch.dtype) -> dict[st
     shared, own = random.Random(seed), random.Random(seed * 1000 + rank)  # sizes are alike, contents are not
     rows, columns, root = shared.randint(1, 9), shared.randint(1, 3000), shared.randrange(ranks)
     splits = [[shared.randint(0, 5) for _ in range(ranks)] for _ in range(ranks)]
-    one = drawn(own, dtype, rows, columns)
+    part = drawn(own, dtype, rows, columns)
     whole = drawn(own, dtype, rows * ranks, columns)
     mine, theirs = splits[rank], [row[rank] for row in splits]
     ragged = drawn(own, dtype, sum(mine), columns)
 
     def reduced(op: Any) -> Any:
         def call(group: Any) -> list[Tensor]:
-            dist.all_reduce(result := one.clone(), op, group=group)
+            dist.all_reduce(result := part.clone(), op, group=group)
             return [result]
 
         return call
 
     def all_gather(group: Any) -> list[Tensor]:
-        parts = [torch.empty_like(one) for _ in range(ranks)]
-        dist.all_gather(parts, one, group=group)
+        parts = [torch.empty_like(part) for _ in range(ranks)]
+        dist.all_gather(parts, part, group=group)
         return parts
 
     def all_gather_single(group: Any) -> list[Tensor]:
-        dist.all_gather_single(result := torch.empty_like(whole), one, group=group)
+        dist.all_gather_single(result := torch.empty_like(whole), part, group=group)
         return [result]
 
     def reduce_scatter_single(group: Any) -> list[Tensor]:
-        dist.reduce_scatter_single(result := torch.empty_like(one), whole, group=group)
+        dist.reduce_scatter_single(result := torch.empty_like(part), whole, group=group)
         return [result]
 
     def reduce_scatter(group: Any) -> list[Tensor]:
-        dist.reduce_scatter(result := torch.empty_like(one), list(whole.chunk(ranks)), group=group)
+        dist.reduce_scatter(result := torch.empty_like(part), list(whole.chunk(ranks)), group=group)
         return [result]
 
     def broadcast(group: Any) -> list[Tensor]:
-        dist.broadcast(result := one.t().clone().t(), root, group=group)  # not contiguous
+        dist.broadcast(result := part.t().clone().t(), root, group=group)  # not contiguous
         return [result]
 
     def reduce(group: Any) -> list[Tensor]:
-        dist.reduce(result := one.clone(), root, group=group)
+        dist.reduce(result := part.clone(), root, group=group)
         return [result] if rank == root else []
 
     def gather(group: Any) -> list[Tensor]:
-        parts = [torch.empty_like(one) for _ in range(ranks)] if rank == root else None
-        dist.gather(one, parts, root, group=group)
+        parts = [torch.empty_like(part) for _ in range(ranks)] if rank == root else None
+        dist.gather(part, parts, root, group=group)
         return parts or []
 
     def scatter(group: Any) -> list[Tensor]:
         parts = list(whole.chunk(ranks)) if rank == root else None
-        dist.scatter(result := torch.empty_like(one), parts, root, group=group)
+        dist.scatter(result := torch.empty_like(part), parts, root, group=group)
         return [result]
 
     def all_to_all_single(group: Any) -> list[Tensor]:
@@ -110,11 +110,11 @@ def collectives(rank: int, ranks: int, seed: int, dtype: torch.dtype) -> dict[st
         return [result, received]
 
     def send(group: Any) -> list[Tensor]:
-        received, nobody = torch.empty_like(one), torch.empty_like(one)
-        sending: Any = dist.isend(one, (rank + 1) % ranks, group=group, tag=7)
+        received, nobody = torch.empty_like(part), torch.empty_like(part)
+        sending: Any = dist.isend(part, (rank + 1) % ranks, group=group, tag=7)
         dist.recv(received, (rank - 1) % ranks, group=group, tag=7)
         sending.wait()
-        sending = dist.isend(one, (rank + 1) % ranks, group=group, tag=8)
+        sending = dist.isend(part, (rank + 1) % ranks, group=group, tag=8)
         sender = dist.recv(nobody, None, group=group, tag=8)
         sending.wait()
         return [received, nobody, torch.tensor([sender])]
@@ -125,14 +125,14 @@ def collectives(rank: int, ranks: int, seed: int, dtype: torch.dtype) -> dict[st
         kinds = []  # gloo adds them as bytes; see below
     moves = [all_gather, all_gather_single, broadcast, gather, scatter, all_to_all_single, send]
     sums = [] if dtype == torch.bool else [reduce, reduce_scatter, reduce_scatter_single]
-    known = {f"all_reduce {kind}": reduced(getattr(dist.ReduceOp, kind)) for kind in kinds}
-    return known | {call.__name__: call for call in (*moves, *sums)}
+    reductions = {f"all_reduce {kind}": reduced(getattr(dist.ReduceOp, kind)) for kind in kinds}
+    return reductions | {call.__name__: call for call in (*moves, *sums)}
 
 
 def differences(worker: Worker) -> list[str]:
     """Return in which collectives MPI gave something else than gloo."""
     group = dist.new_group(backend="mpi4py", timeout=TIMEOUT)
-    found = (
+    problems = (
         [] if "pmi" in {thread.name for thread in threading.enumerate()} else ["MPI's descriptor is closed"]
     )
     for dtype in (*FLOATS, *INTEGERS, torch.bool):
@@ -142,20 +142,20 @@ def differences(worker: Worker) -> list[str]:
                 tolerance = 0.0 if exact else SUMS[dtype]
                 for ours, gloos in zip(call(group), call(None), strict=True):
                     if not torch.allclose(ours.double(), gloos.double(), rtol=tolerance, atol=tolerance):
-                        found.append(f"{name} {dtype} {tuple(ours.shape)}")
+                        problems.append(f"{name} {dtype} {tuple(ours.shape)}")
     truth = torch.tensor([worker.rank == 0, True, False])
     dist.all_reduce(truth, group=group)
     if truth.tolist() != [True, True, False]:
-        found.append(f"a sum of truth values: {truth}")
+        problems.append(f"a sum of truth values: {truth}")
     subgroup = dist.new_group([0, 1], backend="mpi4py", timeout=TIMEOUT)
     if worker.rank < 2:
         ones = [torch.ones(2), torch.ones(3)]
-        works: list[Any] = [dist.all_reduce(one, group=subgroup, async_op=True) for one in ones]
+        works: list[Any] = [dist.all_reduce(tensor, group=subgroup, async_op=True) for tensor in ones]
         for work in works:
             work.get_future().wait()
-        if [one.tolist() for one in ones] != [[2.0] * 2, [2.0] * 3]:
-            found.append("a group of some of the ranks")
-    return found
+        if [tensor.tolist() for tensor in ones] != [[2.0] * 2, [2.0] * 3]:
+            problems.append("a group of some of the ranks")
+    return problems
 
 
 @dataclass
@@ -176,8 +176,8 @@ class First:
 def weights(worker: Worker, name: str, root: Path) -> Tensor:
     """Train the mini task for so many steps on the default process group; return all its weights."""
     worker.data_root, worker.seed = root, 1
-    words = [f"task={name}", f"workers={worker.world_size}", "goal=none"]
-    task: Any = compose(words).task
+    overrides = [f"task={name}", f"workers={worker.world_size}", "goal=none"]
+    task: Any = compose(overrides).task
     setup = registry.build(task, worker)
     for weight in setup.model.parameters():
         # Backends add in different orders. Multiples of GRADIENT_STEP have the same sum in every order, so
@@ -198,7 +198,7 @@ def weights(worker: Worker, name: str, root: Path) -> Tensor:
 def beside_gloo(worker: Worker, root: Path) -> tuple[list[str], dict[str, tuple[bool, float]]]:
     """Return differences of collectives, and whether trained weights are equal, with the largest."""
     process_group.import_backend(MODULE)
-    found = differences(worker)
+    problems = differences(worker)
     tasks = ("logreg", "resnet20")
     gloo = {name: weights(worker, name, root) for name in tasks}
     store = PrefixStore("mpi", dist.distributed_c10d._get_default_store())
@@ -207,7 +207,7 @@ def beside_gloo(worker: Worker, root: Path) -> tuple[list[str], dict[str, tuple[
     dist.init_process_group("mpi4py", store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
     ours = Worker(rank=rank, world_size=ranks, local_rank=rank, control=control_group(PATIENCE_S))
     mpi = {name: weights(ours, name, root) for name in tasks}
-    return found, {n: (torch.equal(gloo[n], mpi[n]), float(gloo[n].abs().max())) for n in tasks}
+    return problems, {n: (torch.equal(gloo[n], mpi[n]), float(gloo[n].abs().max())) for n in tasks}
 
 
 def shared_memory() -> set[str]:
@@ -219,8 +219,8 @@ def test_collectives_and_trained_weights_are_those_of_gloo(data_root: Path) -> N
     for name in ("logreg", "resnet20"):
         registry.load(name).prepare(compose([f"task={name}"]).task, data_root)
     memory = shared_memory()
-    for found, trained in run_ranks(beside_gloo, 4, data_root):
-        assert found == []
+    for problems, trained in run_ranks(beside_gloo, 4, data_root):
+        assert problems == []
         for name, (equal, largest) in trained.items():
             assert equal and largest > 0.01, name
     assert shared_memory() <= memory, "shared memory is left behind"

@@ -21,26 +21,30 @@ from mlbench.wings.prediction.model import from_records
 WORLD = World(grows=True, batch=32, alpha=1e-3)
 
 
-def lay(root: Path, world: World, *words: str, counts: tuple[int, ...] = (1, 2, 4), repeats: int = 3) -> None:
+def lay(
+    root: Path, world: World, *overrides: str, counts: tuple[int, ...] = (1, 2, 4), repeats: int = 3
+) -> None:
     """Write a folder with a record for each run of a world."""
     runs = world.measure(counts, repeats=repeats, noise=0.02, luck=0.03).runs
     for seed, run in enumerate(runs, start=len(list(root.glob("*")))):
         # A point's key is its configuration's; here the words and the workers stand for it.
-        one = as_record(run, *words, seed=seed, key=f"{'-'.join(words)}-{run.workers}")
-        folder = root / one.run_id
+        record = as_record(run, *overrides, seed=seed, key=f"{'-'.join(overrides)}-{run.workers}")
+        folder = root / record.run_id
         folder.mkdir()
-        save(one, folder)
+        save(record, folder)
 
 
 def planned(root: Path, *choices: tuple[str, ...], counts: tuple[int, ...] = (1, 2, 4)) -> None:
     """Write a study `scaling` of these experiments, each at three worker counts with three runs."""
     points = []
-    for place, words in enumerate(choices):
-        lay(root, WORLD, *words, counts=counts)
+    for position, overrides in enumerate(choices):
+        lay(root, WORLD, *overrides, counts=counts)
         for index, workers in enumerate(counts):
-            first = 9 * place + 3 * index
-            key = f"{'-'.join(words)}-{workers}"
-            points.append(study.Point(key=key, words=words, seeds=tuple(range(first, first + 3))))
+            first = 9 * position + 3 * index
+            key = f"{'-'.join(overrides)}-{workers}"
+            points.append(
+                study.StudyPoint(key=key, overrides=overrides, seeds=tuple(range(first, first + 3)))
+            )
     plan = study.new("scaling", question="?").model_copy(update={"points": tuple(points)})
     study.save(plan, study.folder(root, "scaling"))
 
@@ -65,8 +69,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ask(root: Path, *words: str) -> int:
-    return predict.main([*words, f"output_root={root}"])
+def ask(root: Path, *arguments: str) -> int:
+    return predict.main([*arguments, f"output_root={root}"])
 
 
 def test_a_study_is_predicted_in_a_table_and_sentences(root: Path, capsys: Any) -> None:
@@ -97,14 +101,14 @@ def test_a_prediction_from_emulated_hosts_says_so_first(tmp_path: Path, capsys: 
 
 def test_json_has_the_numbers_of_the_table(root: Path, capsys: Any) -> None:
     assert ask(root, "scaling", "backend=gloo", "max_workers=8", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [one["workers"] for one in told["predictions"]] == [1, 2, 4, 8]
-    eight = told["predictions"][-1]
+    output = json.loads(capsys.readouterr().out)
+    assert [prediction["workers"] for prediction in output["predictions"]] == [1, 2, 4, 8]
+    eight = output["predictions"][-1]
     assert eight["time_s"]["value"] == pytest.approx(WORLD.run(8).total_s, rel=0.15)
     assert eight["time_s"]["low"] < WORLD.run(8).total_s < eight["time_s"]["high"]
     assert eight["cost_usd"]["value"] == pytest.approx(8 * eight["time_s"]["value"] / 3600 * 0.54)
-    assert [one["workers"] for one in told["leave_one_out"]] == [1, 2, 4]
-    assert {one["question"] for one in told["advice"]} == {"fastest", "cheapest"}
+    assert [prediction["workers"] for prediction in output["leave_one_out"]] == [1, 2, 4]
+    assert {answer["question"] for answer in output["advice"]} == {"fastest", "cheapest"}
 
 
 def test_runs_can_be_named_one_by_one_and_some_held_out(root: Path, capsys: Any) -> None:
@@ -121,23 +125,23 @@ def test_other_hardware_and_an_allreduce_run_as_network(root: Path, capsys: Any)
     folder = root / "2026-allreduce-w2-ff"
     folder.mkdir()
     save(as_record(WORLD.run(2), run_id=folder.name, table=[line]), folder)
-    asked = [
+    arguments = [
         "scaling",
         "backend=gloo",
         "hardware=gcp_a2_highgpu_1g",
         "network=2026-allreduce",
         "max_workers=8",
     ]
-    assert ask(root, *asked, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    eight = told["predictions"][-1]
+    assert ask(root, *arguments, "--json") == 0
+    output = json.loads(capsys.readouterr().out)
+    eight = output["predictions"][-1]
     assert eight["measured_s"] is None
     assert eight["cost_usd"]["value"] == pytest.approx(8 * eight["time_s"]["value"] / 3600 * 3.673)
     share = WORLD.batch * WORLD.a_sample + WORLD.fixed + WORLD.optimizer
     exposed = 2 * 7 * 1e-5 + 2 * 7 / 8 * 4e6 * 1e-10
     peaks = 19.5e12 / 8.1e12  # fp32, of an A100 and a T4
     assert eight["step_s"] == pytest.approx(share / peaks + WORLD.batch * WORLD.data_wait + exposed, rel=0.05)
-    assert any("scaled from gcp_n1_t4 to gcp_a2_highgpu_1g" in sentence for sentence in told["sentences"])
+    assert any("scaled from gcp_n1_t4 to gcp_a2_highgpu_1g" in sentence for sentence in output["sentences"])
 
 
 def test_a_run_of_another_task_is_no_network(root: Path, capsys: Any) -> None:
@@ -155,19 +159,20 @@ def test_a_missed_goal_is_no_error_and_its_json_is_json(tmp_path: Path, capsys: 
     names = [path.name for path in tmp_path.glob("2026*")]
     for name in names:
         if "-w4-" in name:
-            found = reader.load(tmp_path / name / "record.json")
+            record = reader.load(tmp_path / name / "record.json")
             missed = {"status": "goal_not_reached", "time_to_accuracy": None}
-            save(found.model_copy(update=missed), tmp_path / name)
+            save(record.model_copy(update=missed), tmp_path / name)
 
     def no_json(word: str) -> None:
         raise AssertionError(f"{word} is no JSON")
 
     assert ask(tmp_path, *names, "max_workers=4", "--json") == 0
-    told = json.loads(capsys.readouterr().out, parse_constant=no_json)
-    assert [one["measured_s"] == "infinite" for one in told["predictions"]] == [False, False, True]
+    output = json.loads(capsys.readouterr().out, parse_constant=no_json)
+    infinite = [prediction["measured_s"] == "infinite" for prediction in output["predictions"]]
+    assert infinite == [False, False, True]
     assert ask(tmp_path, *names, "workers=1,2", "max_workers=4", "--json") == 0
-    told = json.loads(capsys.readouterr().out, parse_constant=no_json)
-    assert told["held_out"] == []
+    output = json.loads(capsys.readouterr().out, parse_constant=no_json)
+    assert output["held_out"] == []
     assert ask(tmp_path, *names, "workers=1,2", "max_workers=4") == 0
     shown = capsys.readouterr().out
     assert "missed *" in shown and "Measured, but not fitted" not in shown
@@ -201,8 +206,8 @@ def examples() -> list[str]:
     lines = [line.strip() for line in (ROOT / "docs" / "prediction.md").read_text().splitlines()]
     shown = predict.COMMAND.verbs[""].help.replace("\\\n", "")
     lines += [line.strip() for line in shown.splitlines()]
-    found = [" ".join(line.split()) for line in lines if line.startswith("python -m mlbench.predict ")]
-    return [line.removeprefix("python -m mlbench.predict ") for line in dict.fromkeys(found)]
+    commands = [" ".join(line.split()) for line in lines if line.startswith("python -m mlbench.predict ")]
+    return [line.removeprefix("python -m mlbench.predict ") for line in dict.fromkeys(commands)]
 
 
 @pytest.mark.slow
@@ -223,24 +228,24 @@ def test_all_profiles_are_cost_against_time(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mlbench.wings.prediction.forecast.compose.choices", lambda group: OFFERED)
-    asked = ["published:gnmt", "hardware=all", "max_workers=16", "network=25gbit,30us"]
-    assert ask(tmp_path, *asked, "deadline=4h", "budget=1", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+    arguments = ["published:gnmt", "hardware=all", "max_workers=16", "network=25gbit,30us"]
+    assert ask(tmp_path, *arguments, "deadline=4h", "budget=1", "--json") == 0
+    output = json.loads(capsys.readouterr().out)
     offers = [
-        (one["forecast"]["time_s"]["value"], one["forecast"]["cost_usd"]["value"], one["dominated"])
-        for one in told["offers"]
+        (offer["forecast"]["time_s"]["value"], offer["forecast"]["cost_usd"]["value"], offer["dominated"])
+        for offer in output["offers"]
     ]
     assert offers == sorted(offers) and len(offers) == 15  # 1, 2, 4, 8 and 16 on each of three
     for time, usd, dominated in offers:
         better = [(t, u) for t, u, _ in offers if t <= time and u <= usd and (t, u) != (time, usd)]
         assert dominated is bool(better)
     old = "its price is of 2025-03-02, older than a year"
-    assert told["refused"] == {"aws_g4dn_xlarge": old, "gcp_g2_standard_4": "it has no price"}
-    in_time, for_money = told["advice"]
+    assert output["refused"] == {"aws_g4dn_xlarge": old, "gcp_g2_standard_4": "it has no price"}
+    in_time, for_money = output["advice"]
     cheapest = min(usd for time, usd, _ in offers if time <= 4 * 3600)
     assert f"{cheapest:.2f} USD" in in_time["sentence"] and in_time["question"] == "deadline"
     assert for_money["workers"] is None and "none of these is predicted to keep it" in for_money["sentence"]
-    assert ask(tmp_path, *asked[:-1]) == 0
+    assert ask(tmp_path, *arguments[:-1]) == 0
     shown = capsys.readouterr().out
     assert "up to 8 workers shown" in shown and "up to 1 worker shown" in shown  # no network of p4d, a2
     assert shown.count("no advice.") == 1  # the fastest is on another processor, the cheapest on the measured
@@ -252,11 +257,11 @@ def test_all_profiles_are_offered_on_spot_nodes_too(
     monkeypatch.setattr("mlbench.wings.prediction.forecast.compose.choices", lambda group: OFFERED[-1:])
     monkeypatch.setattr("mlbench.wings.prediction.forecast.DRAWS", 100)
     picture = tmp_path / "frontier.png"
-    asked = ["published:gnmt", "hardware=all", "max_workers=4", "spot=0.05", "restart=5min"]
-    assert ask(tmp_path, *asked, f"plot={picture}", "--json") == 0
+    arguments = ["published:gnmt", "hardware=all", "max_workers=4", "spot=0.05", "restart=5min"]
+    assert ask(tmp_path, *arguments, f"plot={picture}", "--json") == 0
     offers = {
-        (one["hardware"], one["forecast"]["workers"]): one["forecast"]
-        for one in json.loads(capsys.readouterr().out)["offers"]
+        (offer["hardware"], offer["forecast"]["workers"]): offer["forecast"]
+        for offer in json.loads(capsys.readouterr().out)["offers"]
     }
     assert len(offers) == 6 and picture.read_bytes().startswith(b"\x89PNG")
     for workers in (1, 2, 4):
@@ -266,8 +271,9 @@ def test_all_profiles_are_offered_on_spot_nodes_too(
 
 
 def test_a_run_on_spot_nodes_has_a_checkpoint_an_epoch(tmp_path: Path, capsys: Any) -> None:
-    words = ["published:gnmt", "max_workers=2", "spot=0.05", "restart=5min", "--json"]  # 3.9 to 4.3 epochs
-    assert ask(tmp_path, *words) == 0
+    # 3.9 to 4.3 epochs
+    arguments = ["published:gnmt", "max_workers=2", "spot=0.05", "restart=5min", "--json"]
+    assert ask(tmp_path, *arguments) == 0
     sentences = json.loads(capsys.readouterr().out)["sentences"]
     assert any("goes on from the last of 5 checkpoints after 5 min 00 s" in text for text in sentences)
 
@@ -295,22 +301,22 @@ def test_an_old_price_is_no_advice(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_links_that_no_profile_states_are_given_on_the_command_line(tmp_path: Path, capsys: Any) -> None:
-    asked = ["published:gnmt", "hardware=aws_p4d_24xlarge", "max_workers=16"]
+    arguments = ["published:gnmt", "hardware=aws_p4d_24xlarge", "max_workers=16"]
     for field, value in (("network_gbit_per_s", "400"), ("network_us", "20")):
-        assert ask(tmp_path, *asked) == 2
+        assert ask(tmp_path, *arguments) == 2
         assert f"does not state hardware.{field}, of a link between nodes" in capsys.readouterr().err
-        asked.append(f"hardware.{field}={value}")
-    assert ask(tmp_path, *asked, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    eight, sixteen = told["predictions"][-2:]
+        arguments.append(f"hardware.{field}={value}")
+    assert ask(tmp_path, *arguments, "--json") == 0
+    output = json.loads(capsys.readouterr().out)
+    eight, sixteen = output["predictions"][-2:]
     assert (eight["workers"], sixteen["workers"]) == (8, 16)
     assert sixteen["communication_share"] > 3 * eight["communication_share"] > 0
-    assert any("published pairs of processors" in sentence for sentence in told["sentences"])
-    assert {one["workers"] for one in told["advice"]} == {None}
+    assert any("published pairs of processors" in sentence for sentence in output["sentences"])
+    assert {answer["workers"] for answer in output["advice"]} == {None}
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         ([], "predict takes a study"),
         (["nothing"], "is called 'nothing'"),
@@ -335,11 +341,11 @@ def test_links_that_no_profile_states_are_given_on_the_command_line(tmp_path: Pa
     ],
 )
 def test_mistakes_are_sentences_with_exit_code_2(
-    root: Path, capsys: Any, words: list[str], told: str
+    root: Path, capsys: Any, arguments: list[str], message: str
 ) -> None:
-    assert ask(root, *words) == 2
+    assert ask(root, *arguments) == 2
     shown = capsys.readouterr()
-    assert told in shown.err and len(shown.err.splitlines()) == 1
+    assert message in shown.err and len(shown.err.splitlines()) == 1
     assert shown.out == ""
 
 

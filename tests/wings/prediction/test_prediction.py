@@ -20,7 +20,7 @@ from mlbench.wings.prediction import command, model
 from mlbench.wings.prediction.forecast import (
     Forecast,
     HoldoutError,
-    Interval,
+    PredictedInterval,
     Spot,
     Target,
     _until,
@@ -35,7 +35,7 @@ from mlbench.wings.prediction.forecast import (
     profile,
     transfer,
 )
-from mlbench.wings.prediction.model import Measurements, Network, check, from_records
+from mlbench.wings.prediction.model import Measurements, NetworkCost, check, from_records
 
 DRAWS = 250  # instead of 1,000: the ends of an interval move by 6 % between seeds instead of 3 %
 COUNTS = (1, 2, 4, 8, 16)
@@ -47,8 +47,8 @@ def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlbench.wings.prediction.forecast.DRAWS", DRAWS)
 
 
-def times(found: list[Forecast]) -> list[float]:
-    return [one.time_s.value for one in found]
+def times(predictions: list[Forecast]) -> list[float]:
+    return [prediction.time_s.value for prediction in predictions]
 
 
 def truth(world: World, counts: list[int]) -> list[float]:
@@ -60,15 +60,15 @@ def truth(world: World, counts: list[int]) -> list[float]:
 
 def test_a_term_that_the_runs_cannot_tell_is_left_out() -> None:
     terms = np.array([[1.0, 128.0], [1.0, 128.0], [1.0, 128.0]])
-    found = model.part(terms, np.array([2.0, 2.0, 2.0]))
-    assert found.theta == pytest.approx([2.0, 0.0])
-    assert found.dof == 2
+    part = model.part(terms, np.array([2.0, 2.0, 2.0]))
+    assert part.theta == pytest.approx([2.0, 0.0])
+    assert part.dof == 2
 
 
 def test_a_part_that_takes_no_time_has_no_noise() -> None:
-    found = model.part(np.ones((3, 2)), np.zeros(3))
-    assert found.theta == pytest.approx([0.0, 0.0])
-    assert (found.dof, list(found.residuals)) == (0, [0.0, 0.0, 0.0])
+    part = model.part(np.ones((3, 2)), np.zeros(3))
+    assert part.theta == pytest.approx([0.0, 0.0])
+    assert (part.dof, list(part.residuals)) == (0, [0.0, 0.0, 0.0])
 
 
 # --- worlds
@@ -92,10 +92,10 @@ def test_a_world_without_noise_is_recovered(tree: bool, grows: bool) -> None:
 
 def test_what_is_hidden_behind_backward_is_not_waited_for() -> None:
     world = World(hidden=0.6, volume=0.02, alpha=1e-3)
-    (one,) = forecast(model.fit(world.measure(COUNTS)), [8])
-    assert one.time_s.value == pytest.approx(world.run(8).total_s, rel=1e-4)
+    (prediction,) = forecast(model.fit(world.measure(COUNTS)), [8])
+    assert prediction.time_s.value == pytest.approx(world.run(8).total_s, rel=1e-4)
     exposed = 0.4 * world.all_reduce(8)
-    assert one.communication_share == pytest.approx(exposed / one.step_s, rel=1e-3)
+    assert prediction.communication_share == pytest.approx(exposed / prediction.step_s, rel=1e-3)
 
 
 def test_no_more_hides_than_compute_was_seen_to_hide() -> None:
@@ -113,13 +113,15 @@ def test_at_least_95_percent_of_further_runs_lie_in_the_interval(world: World) -
     tries, inside, ratios = 25, 0, 0
     for seed in range(tries):
         fit = model.fit(world.measure((1, 2, 4), repeats=3, noise=0.04, luck=0.08, seed=seed))
-        (one,) = forecast(fit, [16])
+        (prediction,) = forecast(fit, [16])
         rng = np.random.default_rng(10_000 + seed)
         further = world.run(16, noise=0.04, luck=0.08, rng=rng).total_s
-        assert one.time_s.low is not None and one.time_s.high is not None
-        inside += one.time_s.low <= further <= one.time_s.high
-        assert one.speedup.low is not None and one.speedup.high is not None
-        ratios += one.speedup.low <= world.run(1).total_s / world.run(16).total_s <= one.speedup.high
+        assert prediction.time_s.low is not None and prediction.time_s.high is not None
+        inside += prediction.time_s.low <= further <= prediction.time_s.high
+        assert prediction.speedup.low is not None and prediction.speedup.high is not None
+        ratios += (
+            prediction.speedup.low <= world.run(1).total_s / world.run(16).total_s <= prediction.speedup.high
+        )
     assert inside / tries >= 0.8  # 0.95 less more than three standard errors of 25 tries
     assert ratios / tries >= 0.8
 
@@ -127,7 +129,11 @@ def test_at_least_95_percent_of_further_runs_lie_in_the_interval(world: World) -
 def test_an_interval_is_not_just_wide() -> None:
     fit = model.fit(World(grows=True, batch=32).measure(COUNTS, repeats=5, noise=0.02, luck=0.02))
     near, far = forecast(fit, [4, 1024])
-    width = [one.time_s.high / one.time_s.low for one in (near, far) if one.time_s.high and one.time_s.low]
+    width = [
+        prediction.time_s.high / prediction.time_s.low
+        for prediction in (near, far)
+        if prediction.time_s.high and prediction.time_s.low
+    ]
     assert 1.05 < width[0] < 1.2 < width[1]
     assert (near.extrapolated, far.extrapolated) == (False, True)
 
@@ -137,9 +143,9 @@ def test_more_noise_and_fewer_runs_make_wider_intervals() -> None:
         fit = model.fit(
             World().measure((1, 2, 4), luck=0.05, repeats=int(how.get("repeats", 3)), noise=how["noise"])
         )
-        (one,) = forecast(fit, [64])
-        assert one.time_s.low and one.time_s.high
-        return one.time_s.high / one.time_s.low
+        (prediction,) = forecast(fit, [64])
+        assert prediction.time_s.low and prediction.time_s.high
+        return prediction.time_s.high / prediction.time_s.low
 
     assert width(noise=0.10) > width(noise=0.01)
     assert width(noise=0.05, repeats=2) > width(noise=0.05, repeats=12)
@@ -147,8 +153,8 @@ def test_more_noise_and_fewer_runs_make_wider_intervals() -> None:
 
 def test_runs_that_tell_nothing_of_noise_get_no_interval() -> None:
     fit = model.fit(World(grows=True, batch=32).measure((1, 2)))
-    (one,) = forecast(fit, [8])
-    assert one.time_s.low is None and one.speedup.low is None
+    (prediction,) = forecast(fit, [8])
+    assert prediction.time_s.low is None and prediction.speedup.low is None
     assert any(sentence.startswith("No intervals") for sentence in command.basis(fit))
 
 
@@ -183,17 +189,19 @@ def test_limits(compute: float, fixed: float, alpha: float, volume: float) -> No
     world = World(a_sample=compute, fixed=fixed, alpha=alpha, volume=volume)
     fit = model.fit(world.measure(COUNTS))
     counts = [1, 2, 4, 8, 16, 64, 1024]
-    found = forecast(fit, counts)
-    assert found[0].speedup.value == pytest.approx(1.0)
-    assert found[0].communication_share == 0.0
-    perfect = Network("perfect", latency_s=0.0, s_per_byte=0.0, measured=True)
+    predictions = forecast(fit, counts)
+    assert predictions[0].speedup.value == pytest.approx(1.0)
+    assert predictions[0].communication_share == 0.0
+    perfect = NetworkCost("perfect", latency_s=0.0, s_per_byte=0.0, measured=True)
     free = forecast(fit, counts, Target(network=perfect))
-    assert all(one.communication_share == pytest.approx(0.0, abs=1e-9) for one in free)
+    assert all(prediction.communication_share == pytest.approx(0.0, abs=1e-9) for prediction in free)
     assert all(a >= b * (1 - 1e-9) for a, b in zip(times(free), times(free)[1:], strict=False))
-    assert all(a <= b * (1 + 1e-9) for a, b in zip(times(free), times(found), strict=True))
-    for one in found:
-        assert one.cost_usd is not None
-        assert one.cost_usd.value == pytest.approx(one.workers * one.time_s.value / 3600 * 1.8)
+    assert all(a <= b * (1 + 1e-9) for a, b in zip(times(free), times(predictions), strict=True))
+    for prediction in predictions:
+        assert prediction.cost_usd is not None
+        assert prediction.cost_usd.value == pytest.approx(
+            prediction.workers * prediction.time_s.value / 3600 * 1.8
+        )
     # What no worker can share out stays, however many there are.
     floor = 6.0 * (world.epoch_samples / world.batch * (fixed + world.optimizer) + world.outside[0])
     assert times(free)[-1] >= floor * (1 - 1e-6)
@@ -203,12 +211,12 @@ def test_another_network_is_what_it_states() -> None:
     world = World()
     fit = model.fit(world.measure(COUNTS))
     same_rate = 0.06 / 4e6  # s a byte, as in the world
-    measured_network = Network("run", world.alpha, same_rate, measured=True)
+    measured_network = NetworkCost("run", world.alpha, same_rate, measured=True)
     assert times(forecast(fit, FAR, Target(network=measured_network))) == pytest.approx(
         truth(world, FAR), rel=0.01
     )
     # Stated: 8 Gbit/s were stated for the measured ones too, so doubling the rate halves the volume.
-    double = Network.stated("16gbit,20000us")
+    double = NetworkCost.stated("16gbit,20000us")
     assert times(forecast(fit, FAR, Target(network=double))) == pytest.approx(
         truth(replace(world, volume=0.03), FAR), rel=0.01
     )
@@ -216,23 +224,25 @@ def test_another_network_is_what_it_states() -> None:
 
 def test_a_stated_network_is_never_faster_than_its_line_rate() -> None:
     world = replace(World(), volume=1e-5, alpha=0.0)  # 4 MB in 10 us: more than 8 Gbit/s can carry
-    (one,) = forecast(model.fit(world.measure(COUNTS)), [8], Target(network=Network.stated("8gbit,0us")))
-    assert one.communication_share * one.step_s == pytest.approx(2 * 7 / 8 * 4e6 * 8 / 8e9)
+    (prediction,) = forecast(
+        model.fit(world.measure(COUNTS)), [8], Target(network=NetworkCost.stated("8gbit,0us"))
+    )
+    assert prediction.communication_share * prediction.step_s == pytest.approx(2 * 7 / 8 * 4e6 * 8 / 8e9)
 
 
 def test_the_line_of_an_allreduce_run_is_a_network() -> None:
     line = {"kind": "fit", "collective": "all_reduce", "dtype": "float32", "workers": 4}
     line |= {"alpha_s": 6e-3, "beta_s_per_byte": 1.5e-9}
-    found = Network.of_table("run", [line])
-    assert (found.latency_s, found.s_per_byte, found.measured) == (
+    network = NetworkCost.of_table("run", [line])
+    assert (network.latency_s, network.s_per_byte, network.measured) == (
         pytest.approx(1e-3),
         pytest.approx(1e-9),
         True,
     )
     with pytest.raises(UserError, match="measured no bandwidth"):
-        Network.of_table("run", [])
+        NetworkCost.of_table("run", [])
     with pytest.raises(UserError, match="measured no bandwidth"):
-        Network.of_table("run", [{"kind": "decoding", "images_per_s_per_process": 800.0}])
+        NetworkCost.of_table("run", [{"kind": "decoding", "images_per_s_per_process": 800.0}])
 
 
 def test_other_hardware_is_scaled_by_stated_peaks_and_has_its_own_price() -> None:
@@ -244,17 +254,18 @@ def test_other_hardware_is_scaled_by_stated_peaks_and_has_its_own_price() -> Non
     faster = NODE.model_copy(update={"name": "faster", "peak": peak, "price": price, "workers_per_node": 8})
     links = {"node_link_gbit_per_s": 80.0, "node_link_us": 10.0, "network_us": 20.0}
     faster = faster.model_copy(update=links)
-    found = forecast(fit, [1, 16], Target(hardware=faster))
+    predictions = forecast(fit, [1, 16], Target(hardware=faster))
     quick = replace(world, fixed=world.fixed / 4, a_sample=world.a_sample / 4, optimizer=world.optimizer / 4)
-    assert times(found)[0] == pytest.approx(quick.run(1).total_s, rel=0.01)
+    assert times(predictions)[0] == pytest.approx(quick.run(1).total_s, rel=0.01)
     # 16 workers on 2 nodes: 8 sum 4 MB at 80 Gbit/s, then 2 nodes over their link of 8 Gbit/s. It
     # reaches the share of it that the measured runs reached of theirs, which is 4 MB in 0.06 s.
     hops = 14 * 1e-5 + 2 * 2e-5
     sent = 2 * 7 / 8 * 4e6 * 8 / 80e9 + world.volume + hops
-    step = found[1].communication_share * found[1].step_s
+    step = predictions[1].communication_share * predictions[1].step_s
     assert step == pytest.approx(sent, rel=0.01)
-    assert found[1].cost_usd is not None
-    assert found[1].cost_usd.value == pytest.approx(2 * times(found)[1] / 3600 * 3.6)  # 16 workers on 2 nodes
+    assert predictions[1].cost_usd is not None
+    # 16 workers on 2 nodes
+    assert predictions[1].cost_usd.value == pytest.approx(2 * times(predictions)[1] / 3600 * 3.6)
 
 
 @pytest.mark.parametrize("whose", ["measured", "asked"])
@@ -271,7 +282,7 @@ def test_unknown_gradients_forbid_another_network_alone() -> None:
     fit = model.fit(replace(World().measure(COUNTS), gradient_bytes=None))
     assert times(forecast(fit, [16])) == pytest.approx(truth(World(), [16]), rel=0.01)
     with pytest.raises(UserError, match="how many bytes"):
-        forecast(fit, [16], Target(network=Network.stated("10gbit,10us")))
+        forecast(fit, [16], Target(network=NetworkCost.stated("10gbit,10us")))
 
 
 def test_more_workers_than_samples_are_refused() -> None:
@@ -286,8 +297,8 @@ def test_more_workers_than_samples_are_refused() -> None:
 def test_leave_one_out_equals_an_independent_computation() -> None:
     world = World(grows=True, batch=32, data_wait=0.0, optimizer=0.0)
     runs = world.measure((1, 4, 16), noise=0.05, seed=3)
-    one, four, sixteen = runs.runs
-    found = {left.workers: left for left in leave_one_out(runs)}
+    single, four, sixteen = runs.runs
+    predictions = {left.workers: left for left in leave_one_out(runs)}
 
     def line(terms: list[list[float]], values: list[float]) -> np.ndarray:
         reference, theta = np.array(values), np.zeros(2)
@@ -301,18 +312,18 @@ def test_leave_one_out_equals_an_independent_computation() -> None:
         return world.epoch_samples / (32 * k)
 
     # Without 4: one count tells of communication, so it is half all bandwidth and half all latency.
-    compute = line([[1, 0], [1, 0]], [r.compute_s / r.steps for r in (one, sixteen)])[0]
-    outside = line([[1, 1], [1, 1 / 16]], [r.outside_s / r.epochs for r in (one, sixteen)])
+    compute = line([[1, 0], [1, 0]], [r.compute_s / r.steps for r in (single, sixteen)])[0]
+    outside = line([[1, 1], [1, 1 / 16]], [r.outside_s / r.epochs for r in (single, sixteen)])
     spent = sixteen.communication_s / sixteen.steps
     exposed = (spent * (2 * 3 / 4) / (2 * 15 / 16) + spent * math.log2(4) / math.log2(16)) / 2
     expected = 6.0 * (steps(4) * (compute + exposed) + outside @ [1, 1 / 4])
-    assert found[4].predicted_s == pytest.approx(expected, rel=1e-6)
-    assert found[4].time_error == pytest.approx(expected / four.total_s - 1)
+    assert predictions[4].predicted_s == pytest.approx(expected, rel=1e-6)
+    assert predictions[4].time_error == pytest.approx(expected / four.total_s - 1)
     # Without 1: nothing is sent there.
     compute = line([[1, 0], [1, 0]], [r.compute_s / r.steps for r in (four, sixteen)])[0]
     outside = line([[1, 1 / 4], [1, 1 / 16]], [r.outside_s / r.epochs for r in (four, sixteen)])
     expected = 6.0 * (steps(1) * compute + outside @ [1, 1])
-    assert found[1].predicted_s == pytest.approx(expected, rel=1e-6)
+    assert predictions[1].predicted_s == pytest.approx(expected, rel=1e-6)
 
 
 def test_leave_one_out_needs_three_worker_counts() -> None:
@@ -323,15 +334,15 @@ def test_leave_one_out_needs_three_worker_counts() -> None:
 def test_a_count_that_missed_its_goal_has_no_error() -> None:
     runs = World().measure((1, 2, 4, 8))
     missed = replace(runs, runs=tuple(replace(r, reached=r.workers < 4) for r in runs.runs))
-    assert [one.workers for one in leave_one_out(missed)] == [1, 2]
+    assert [prediction.workers for prediction in leave_one_out(missed)] == [1, 2]
     assert held_out(model.fit(missed.only([1, 2])), missed) == []
-    assert [one.workers for one in held_out(model.fit(runs.only([1, 2])), runs)] == [4, 8]
+    assert [prediction.workers for prediction in held_out(model.fit(runs.only([1, 2])), runs)] == [4, 8]
 
 
 def test_the_point_that_is_predicted_has_no_say_in_its_prediction() -> None:
     runs = World().measure((1, 2, 4, 8), noise=0.03)
     spoiled = replace(runs, runs=tuple(replace(r, compute_s=9e9) if r.workers == 8 else r for r in runs.runs))
-    fits = [model.fit(one.only([1, 2, 4])) for one in (runs, spoiled)]
+    fits = [model.fit(variant.only([1, 2, 4])) for variant in (runs, spoiled)]
     assert forecast(fits[0], [8]) == forecast(fits[1], [8])
 
 
@@ -372,13 +383,15 @@ def test_links_inside_and_between_nodes_are_fitted_apart() -> None:
     fit = model.fit(two_tiers(1, 2, 4, 8, 16, 32))
     assert fit.allreduce["node_link"]["ring"].theta == pytest.approx([1e-4, 8e-4])
     assert fit.allreduce["network"]["ring"].theta == pytest.approx([2e-3, 8e-3])
-    for one in forecast(fit, [4, 64]):
-        assert one.communication_share * one.step_s == pytest.approx(on_nodes(one.workers), rel=0.05)
+    for prediction in forecast(fit, [4, 64]):
+        assert prediction.communication_share * prediction.step_s == pytest.approx(
+            on_nodes(prediction.workers), rel=0.05
+        )
 
 
 def test_a_second_node_over_a_link_that_nobody_knows_is_refused() -> None:
     fit = model.fit(two_tiers(1, 2, 4))
-    assert [one.workers for one in forecast(fit, [4])] == [4]
+    assert [prediction.workers for prediction in forecast(fit, [4])] == [4]
     with pytest.raises(UserError, match=r"does not state hardware.network_us.*network=10gbit,50us"):
         forecast(fit, [8])
     (eight,) = forecast(fit, [8], Target(hardware=NODES.model_copy(update={"network_us": 2000.0})))
@@ -396,7 +409,7 @@ def test_gloo_is_one_ring_of_two_delays_a_hop_over_all_links(per_node: int) -> N
     """benchmarks/delays.py measures it: 2 x 2 hosts take as long as 4 with the slow link."""
     node = NODE.model_copy(update={"workers_per_node": per_node, "network_gbit_per_s": None})
     fit = model.fit(replace(World(alpha=0.0).measure((1, 2)), hardware=node, backend="gloo"))
-    (four,) = forecast(fit, [4], Target(network=Network.stated("1gbit,5000us")))
+    (four,) = forecast(fit, [4], Target(network=NetworkCost.stated("1gbit,5000us")))
     ring = 2 * 3 * (2 * 5e-3) + 2 * 3 / 4 * 4e6 * 8 / 1e9
     assert four.communication_share * four.step_s == pytest.approx(ring, rel=1e-6)
 
@@ -462,10 +475,12 @@ def test_a_price_older_than_a_year_is_no_advice() -> None:
     assert old_price(NODE, date(2027, 11, 21)) is None
     old = old_price(NODE, date(2027, 11, 22))
     assert old == "price is of 2026-11-21, older than a year"
-    told = {one.question: one for one in advise(some, deadline=None, budget=5.0, old=old)}
-    assert told["fastest"].workers == 2
+    answers = {answer.question: answer for answer in advise(some, deadline=None, budget=5.0, old=old)}
+    assert answers["fastest"].workers == 2
     for question in ("cheapest", "budget"):
-        assert told[question].workers is None and told[question].sentence.endswith(f"no advice, the {old}.")
+        assert answers[question].workers is None and answers[question].sentence.endswith(
+            f"no advice, the {old}."
+        )
 
 
 # --- another processor
@@ -473,23 +488,23 @@ def test_a_price_older_than_a_year_is_no_advice() -> None:
 
 @pytest.mark.parametrize("left", range(9))
 def test_a_pair_of_processors_lies_in_the_interval_of_the_others(left: int) -> None:
-    one, rest = pairs()[left], [*pairs()[:left], *pairs()[left + 1 :]]
-    off = one.peaks / one.speedup  # measured over predicted time
-    assert 1 / transfer(rest).factor(one.peaks) < off < transfer(rest).factor(one.peaks)
+    pair, rest = pairs()[left], [*pairs()[:left], *pairs()[left + 1 :]]
+    off = pair.peaks / pair.speedup  # measured over predicted time
+    assert 1 / transfer(rest).factor(pair.peaks) < off < transfer(rest).factor(pair.peaks)
 
 
 def test_the_pairs_are_those_of_the_tables() -> None:
     speedups = [140909 / 76438, 822024 / 447832, 82059 / 32942, 551599 / 214656, 83214 / 21860, 51057 / 8742]
     speedups += [1940000 / 807000, 809000 / 352000, 71.3 / 39.8]
-    assert sorted(one.speedup for one in pairs()) == pytest.approx(sorted(speedups))
+    assert sorted(pair.speedup for pair in pairs()) == pytest.approx(sorted(speedups))
     amp, tf32 = 312 / 125, 156 / 15.7
-    assert {round(one.peaks, 9) for one in pairs()} == {round(amp, 9), round(tf32, 9)}
+    assert {round(pair.peaks, 9) for pair in pairs()} == {round(amp, 9), round(tf32, 9)}
 
 
 def test_an_equal_peak_of_another_processor_is_no_certainty() -> None:
     fit = model.fit(World().measure(COUNTS, repeats=3, noise=0.01))
     twin = NODE.model_copy(update={"name": "twin", "network_us": 20_000.0})
-    (same, other) = (forecast(fit, [1], Target(hardware=one))[0].time_s for one in (NODE, twin))
+    (same, other) = (forecast(fit, [1], Target(hardware=hardware))[0].time_s for hardware in (NODE, twin))
     assert same.high and same.low and other.high and other.low
     assert other.high / other.low > 3 > same.high / same.low
     assert other.high / other.value == pytest.approx(transfer().factor(1.0), rel=0.35)
@@ -519,15 +534,15 @@ def test_a_published_time_on_other_hardware_lies_in_the_interval_or_there_is_non
 ) -> None:
     fit = model.fit(check(runs_of(task)))
     try:
-        (one,) = forecast(fit, [workers], Target(hardware=profile(hardware)))
+        (prediction,) = forecast(fit, [workers], Target(hardware=profile(hardware)))
     except UserError as refusal:
         assert (task, hardware, workers) not in (("gnmt", A100, 8), ("gnmt", V100, 1))
         assert "hardware." in str(refusal) or "how many bytes" in str(refusal)
         return
-    assert one.time_s.low is not None and one.time_s.high is not None
-    assert one.time_s.low < 60 * min(minutes) and 60 * max(minutes) < one.time_s.high
-    assert one.time_s.high > 3 * one.time_s.low
-    assert all(answer.workers is None for answer in advise([one], deadline=None, budget=None))
+    assert prediction.time_s.low is not None and prediction.time_s.high is not None
+    assert prediction.time_s.low < 60 * min(minutes) and 60 * max(minutes) < prediction.time_s.high
+    assert prediction.time_s.high > 3 * prediction.time_s.low
+    assert all(answer.workers is None for answer in advise([prediction], deadline=None, budget=None))
 
 
 # --- what is fitted
@@ -544,9 +559,9 @@ def test_runs_with_a_caveat_are_never_fitted_and_are_named() -> None:
         as_record(slow, seed=14, phases={}),
         as_record(slow, seed=15, restarts=[{"failures": {0: "killed"}}]),
     ]
-    found = from_records([*good, *bad], title="study")
-    assert found.counts == [1, 2]
-    assert len(found.left_out) == 5 and "more workers than CPUs" in found.left_out[0]
+    runs = from_records([*good, *bad], title="study")
+    assert runs.counts == [1, 2]
+    assert len(runs.left_out) == 5 and "more workers than CPUs" in runs.left_out[0]
     with pytest.raises(UserError, match="at 2 or more worker counts, these have 1"):
         check(from_records([good[0], *bad], title="study"))
 
@@ -560,9 +575,9 @@ def test_runs_on_a_slow_node_and_repeats_of_a_seed_are_never_fitted() -> None:
         return as_record(world.run(k), seed=seed, key=f"{k}", nodes=[node], run_id=f"{k}-{seed}-{number}")
 
     quiet = [ran(k, seed, 2e11) for k in (1, 2) for seed in range(3)]
-    found = from_records([*quiet, ran(2, 3, 1e11), ran(1, 0, 2e11, number=1)], title="study")
-    assert sorted(run.workers for run in found.runs) == [1, 1, 1, 2, 2, 2]
-    repeated, slow = sorted(found.left_out)
+    runs = from_records([*quiet, ran(2, 3, 1e11), ran(1, 0, 2e11, number=1)], title="study")
+    assert sorted(run.workers for run in runs.runs) == [1, 1, 1, 2, 2, 2]
+    repeated, slow = sorted(runs.left_out)
     assert repeated.startswith("1-0-") and repeated.endswith("does not count for its seed (goal_reached)")
     assert slow.startswith("2-3-0 (2 workers) was disturbed: its node computed 50 % slower")
 
@@ -572,22 +587,22 @@ def test_hardware_and_price_are_those_of_the_runs_that_are_fitted() -> None:
     caveat = {"caveats": ["the node has fewer CPUs than its profile states"]}
     bad = [as_record(world.run(k), "hardware=gcp_n1_standard_4", seed=k, **caveat) for k in (1, 2)]
     good = [as_record(world.run(k), seed=10 + k) for k in (1, 2)]
-    found = from_records([*bad, *good], title="study")
-    assert found.counts == [1, 2] and len(found.left_out) == 2
-    assert found.hardware.name == "local" and found.hardware.price is None
+    runs = from_records([*bad, *good], title="study")
+    assert runs.counts == [1, 2] and len(runs.left_out) == 2
+    assert runs.hardware.name == "local" and runs.hardware.price is None
 
 
 def test_a_record_becomes_the_run_that_it_was_made_of() -> None:
     run = World(grows=True, batch=32, hidden=0.5).run(4)
-    (found,) = from_records([as_record(run)], title="study").runs
+    (result,) = from_records([as_record(run)], title="study").runs
     for name, value in vars(run).items():
-        assert getattr(found, name) == pytest.approx(value if name != "validations" else 1, rel=1e-3)
+        assert getattr(result, name) == pytest.approx(value if name != "validations" else 1, rel=1e-3)
     alone = World(grows=True, batch=32).run(1)
-    (found,) = from_records(
+    (result,) = from_records(
         [as_record(replace(alone, communication_s=1.0, compute_s=alone.compute_s - 1.0))], title="study"
     ).runs
-    assert (found.communication_s, found.overlapped_s) == (0.0, 0.0)  # one worker sends nothing
-    assert found.compute_s == pytest.approx(alone.compute_s)
+    assert (result.communication_s, result.overlapped_s) == (0.0, 0.0)  # one worker sends nothing
+    assert result.compute_s == pytest.approx(alone.compute_s)
 
 
 def test_two_experiments_are_not_one_study() -> None:
@@ -632,10 +647,10 @@ def row(workers: int, hours: float, usd: float, *, ratio: float | None = None, s
         workers=workers,
         measured_s=None,
         extrapolated=True,
-        time_s=Interval(3600 * hours, 3600 * hours / sure, 3600 * hours * sure),
-        time_ratio=None if ratio is None else Interval(ratio - 0.2, ratio - 0.4, ratio),
-        speedup=Interval(1.0),
-        cost_usd=Interval(usd, usd / sure, usd * sure),
+        time_s=PredictedInterval(3600 * hours, 3600 * hours / sure, 3600 * hours * sure),
+        time_ratio=None if ratio is None else PredictedInterval(ratio - 0.2, ratio - 0.4, ratio),
+        speedup=PredictedInterval(1.0),
+        cost_usd=PredictedInterval(usd, usd / sure, usd * sure),
         epochs=1.0,
         step_s=1.0,
         communication_share=0.0,
@@ -652,7 +667,7 @@ ROWS = [
 
 
 def chosen(deadline: float | None = None, budget: float | None = None) -> dict[str, int | None]:
-    return {one.question: one.workers for one in advise(ROWS, deadline=deadline, budget=budget)}
+    return {answer.question: answer.workers for answer in advise(ROWS, deadline=deadline, budget=budget)}
 
 
 def test_advice_for_each_question() -> None:
@@ -666,22 +681,22 @@ def test_advice_for_each_question() -> None:
 def test_no_advice_where_the_runs_do_not_show_that_two_workers_are_faster() -> None:
     (only,) = advise([row(1, 10, 10), row(2, 6, 12, ratio=1.0)], deadline=None, budget=None)
     assert only.workers is None and "no advice, 2 are not shown to be faster than 1 worker" in only.sentence
-    slower = replace(row(2, 12, 24, ratio=1.4), time_ratio=Interval(1.2, 1.1, 1.4))
+    slower = replace(row(2, 12, 24, ratio=1.4), time_ratio=PredictedInterval(1.2, 1.1, 1.4))
     (first, *_) = advise([row(1, 10, 10), slower], deadline=None, budget=None)
     assert first.workers == 1 and "2 are slower than 1 worker" in first.sentence
-    unknown = replace(row(2, 6, 12, ratio=0.8), time_ratio=Interval(0.6))
+    unknown = replace(row(2, 6, 12, ratio=0.8), time_ratio=PredictedInterval(0.6))
     assert advise([row(1, 10, 10), unknown], deadline=None, budget=None)[0].workers is None
 
 
 def test_an_interval_wider_than_a_factor_of_three_is_no_advice() -> None:
     loose = [row(1, 10, 10, sure=1.8), row(2, 6, 12, ratio=0.7, sure=1.8)]
     answers = advise(loose, deadline=7 * 3600.0, budget=None)
-    assert [one.workers for one in answers] == [None, None, None]
-    assert all("an interval wider than a factor of 3 is no advice." in one.sentence for one in answers)
+    assert [answer.workers for answer in answers] == [None, None, None]
+    assert all("an interval wider than a factor of 3 is no advice." in answer.sentence for answer in answers)
 
 
 def test_advice_in_words() -> None:
-    said = {one.question: one.sentence for one in advise(ROWS, deadline=7 * 3600.0, budget=5.0)}
+    said = {answer.question: answer.sentence for answer in advise(ROWS, deadline=7 * 3600.0, budget=5.0)}
     assert said["fastest"].startswith("Fastest: 4 workers, 4 h 00 min (2 h 40 min to 6 h 00 min), 16.00 USD")
     assert "; 8 are not shown to be faster than 4 workers" in said["fastest"]
     assert "with the whole interval, 4 workers" in said["deadline"]
@@ -689,7 +704,7 @@ def test_advice_in_words() -> None:
 
 
 def test_the_fewest_workers_meet_a_deadline_where_there_is_no_price() -> None:
-    unpriced = [replace(one, cost_usd=None) for one in ROWS]
+    unpriced = [replace(row, cost_usd=None) for row in ROWS]
     assert advise(unpriced, deadline=5 * 3600.0, budget=None)[-1].workers == 4
     with pytest.raises(UserError, match="needs a price"):
         advise(unpriced, deadline=None, budget=5.0)
@@ -747,10 +762,10 @@ def test_the_documented_errors_are_those_of_the_model(task: str) -> None:
 @pytest.mark.parametrize("task", ["gnmt", "transformer"])
 def test_published_runs_that_were_not_fitted_lie_in_their_intervals(task: str) -> None:
     runs = runs_of(task)
-    for one in forecast(model.fit(runs.only([1, 2, 4])), [8, 16]):
-        (time,) = runs.times(one.workers)
-        assert one.time_s.low is not None and one.time_s.high is not None
-        assert one.time_s.low < time < one.time_s.high
+    for prediction in forecast(model.fit(runs.only([1, 2, 4])), [8, 16]):
+        (time,) = runs.times(prediction.workers)
+        assert prediction.time_s.low is not None and prediction.time_s.high is not None
+        assert prediction.time_s.low < time < prediction.time_s.high
 
 
 def test_where_most_runs_missed_the_goal_the_fit_has_an_error_of_its_seconds_alone() -> None:

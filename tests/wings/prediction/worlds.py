@@ -93,7 +93,7 @@ class World:
         )
 
 
-def as_record(run: RunTimings, *words: str, seed: int = 7, **changes: Any) -> Record:
+def as_record(run: RunTimings, *overrides: str, seed: int = 7, **changes: Any) -> Record:
     """Return the record that such a run leaves, of a resnet20 mini experiment."""
     phases = {
         "data_wait": run.data_wait_s,
@@ -121,4 +121,4 @@ def as_record(run: RunTimings, *words: str, seed: int = 7, **changes: Any) -> Re
         "startup_time": run.startup_s,
         "gradient_bytes": 4_000_000,
     }
-    return record(f"workers={run.workers}", *words, **values | changes)
+    return record(f"workers={run.workers}", *overrides, **values | changes)

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from mlbench.config.experiment import Sync
+from mlbench.config.experiment import SyncConfig
 
 
-class Config(Sync):
+class Config(SyncConfig):
     """What conf/sync/all_reduce.yaml holds."""
 
     quantity: Literal["gradients", "weights"]

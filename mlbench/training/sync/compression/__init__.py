@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from mlbench.config.errors import UserError
-from mlbench.config.experiment import PositiveFloat, PositiveInt, Precision, Sync
+from mlbench.config.experiment import PositiveFloat, PositiveInt, Precision, SyncConfig
 
 Memory = Literal["none", "error_feedback", "ef21"]
 # What each method can remember; the first is the default.
@@ -23,7 +23,7 @@ MEMORIES: dict[str, tuple[Memory, ...]] = {
 UNSCALED = ("randomk", "sign_majority", "powersgd")
 
 
-class Config(Sync):
+class Config(SyncConfig):
     """What conf/sync/compression.yaml holds."""
 
     method: Literal["fp16", "bf16", "topk", "randomk", "sign", "sign_majority", "qsgd", "powersgd"]
@@ -36,9 +36,9 @@ class Config(Sync):
 
     @model_validator(mode="after")
     def _memory_fits_method(self) -> "Config":
-        known = MEMORIES[self.method]
-        if self.memory is not None and self.memory not in known:
-            raise ValueError(f"method={self.method} has memory={' or '.join(known)}, not {self.memory}")
+        memories = MEMORIES[self.method]
+        if self.memory is not None and self.memory not in memories:
+            raise ValueError(f"method={self.method} has memory={' or '.join(memories)}, not {self.memory}")
         return self
 
     @property

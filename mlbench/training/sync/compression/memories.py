@@ -21,8 +21,8 @@ class Memories:
         """Return the bucket's vector; change it in place."""
         weights = bucket.parameters()
         layout = [id(weight) for weight in weights]
-        known, vector = self._layouts.get(bucket.index(), ([], torch.empty(0)))
-        if known != layout:
+        old_layout, vector = self._layouts.get(bucket.index(), ([], torch.empty(0)))
+        if old_layout != layout:
             parts = [self._parts.get(id(w), torch.zeros_like(w).flatten()) for w in weights]
             vector = torch.cat(parts)
             pieces = vector.split([len(part) for part in parts])

@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from mlbench.config.experiment import PositiveInt, Precision, Sync
+from mlbench.config.experiment import PositiveInt, Precision, SyncConfig
 from mlbench.training.sync.decentralised.graphs import receivers
 
 
-class Config(Sync):
+class Config(SyncConfig):
     """What conf/sync/decentralised.yaml holds."""
 
     graph: Literal["ring", "torus", "exponential", "one_peer_exponential", "complete"]

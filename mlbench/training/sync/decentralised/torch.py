@@ -60,23 +60,23 @@ class Choco(OwnModels):
     def __init__(self, model: nn.Module, config: Config, wire: Wire, codec: codecs.Codec) -> None:
         super().__init__(model, wire)
         self.config, self.codec = config, codec
-        self.known = torch.cat([weight.flatten() for weight in self.weights])
-        self.mean = self.known.clone()
+        self.public = torch.cat([weight.flatten() for weight in self.weights])
+        self.mean = self.public.clone()
 
     def after_step(self, step: int) -> None:
         """Exchange what the neighbours do not know yet and move towards them."""
         wire, graph = self.exchange, self.config.graph
         flat = torch.cat([weight.flatten() for weight in self.weights])
-        message = self.codec.encode(flat - self.known, step)
+        message = self.codec.encode(flat - self.public, step)
         to, sources = (side(graph, wire.rank, wire.workers, step) for side in (receivers, senders))
         with wire.stamped():
             others = wire.exchange(message.payload, to, sources)
         wire.timer.end_phase("transfer")
-        message.add(message.payload, self.known)
+        message.add(message.payload, self.public)
         change = torch.zeros_like(flat)
         for payload in (message.payload, *others):
             message.add(payload, change)
         self.mean += change / (len(others) + 1)
-        flat += self.config.consensus_lr * (self.mean - self.known)
+        flat += self.config.consensus_lr * (self.mean - self.public)
         unflatten(flat, self.weights)
         wire.timer.end_phase("optimizer")

@@ -2,10 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from mlbench.config.experiment import Sync
+from mlbench.config.experiment import SyncConfig
 
 
-class Config(Sync):
+class Config(SyncConfig):
     """What conf/sync/fsdp.yaml holds."""
 
     CLOSED: ClassVar[bool] = True

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from mlbench.config.experiment import PositiveFloat, PositiveInt, Sync
+from mlbench.config.experiment import PositiveFloat, PositiveInt, SyncConfig
 
 
-class Config(Sync):
+class Config(SyncConfig):
     """What conf/sync/local_sgd.yaml holds."""
 
     every: PositiveInt

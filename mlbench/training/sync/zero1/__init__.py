@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from mlbench.config.experiment import PositiveFloat, Sync
+from mlbench.config.experiment import PositiveFloat, SyncConfig
 
 
-class Config(Sync):
+class Config(SyncConfig):
     """What conf/sync/zero1.yaml holds."""
 
     CLOSED: ClassVar[bool] = True

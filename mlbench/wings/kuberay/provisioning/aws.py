@@ -11,7 +11,7 @@ from mlbench import clock
 from mlbench.config.errors import UserError
 from mlbench.record.overhead import overhead
 from mlbench.wings.kuberay.provisioning import journal, kubernetes
-from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, Resource, Run, Step
+from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, ProvisioningStep, Resource, Run
 
 LOCK_WAIT = "30m"  # that a command waits for one that still holds the state, e.g. of a killed `up`
 IMAGES = {True: "AL2023_x86_64_NVIDIA", False: "AL2023_x86_64_STANDARD"}  # by whether nodes have GPUs
@@ -71,7 +71,7 @@ def variables(spec: ClusterSpec) -> dict[str, Any]:
     }
 
 
-def create(spec: ClusterSpec) -> list[Step]:
+def create(spec: ClusterSpec) -> list[ProvisioningStep]:
     """Return the commands that make the cluster with its workers."""
     kubeconfig = (
         "aws", "eks", "update-kubeconfig", "--name", f"mlbench-{spec.name}", "--region", str(spec.place),
@@ -84,8 +84,8 @@ def create(spec: ClusterSpec) -> list[Step]:
             spec, "VPC, NAT gateway, IAM roles, control plane, head and workers (about 15 min)", "apply",
             "-auto-approve", f"-lock-timeout={LOCK_WAIT}",
         ),
-        Step(kubeconfig, "access for kubectl"),
-        Step(
+        ProvisioningStep(kubeconfig, "access for kubectl"),
+        ProvisioningStep(
             ("kubectl", "--context", context(spec), "apply", "--filename", "-"), "class of volumes",
             input=json.dumps(STORAGE_CLASS),
         ),
@@ -129,13 +129,15 @@ def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
     for kind, names in listed.items():
         for name in names:
             if name not in state:
-                words = (
+                arguments = (
                     ("ec2", *TAGGED[kind][2:]) if kind in TAGGED else ("iam", "delete-role", "--role-name")
                 )
-                resources.append(Resource(kind, name, True, _aws(spec, f"delete the {kind}", *words, name)))
+                resources.append(
+                    Resource(kind, name, True, _aws(spec, f"delete the {kind}", *arguments, name))
+                )
     if state:
-        words = ("-auto-approve", f"-lock-timeout={LOCK_WAIT}")
-        destroy = _terraform(spec, "delete everything (about 15 min)", "destroy", *words)
+        arguments = ("-auto-approve", f"-lock-timeout={LOCK_WAIT}")
+        destroy = _terraform(spec, "delete everything (about 15 min)", "destroy", *arguments)
         resources.append(Resource("everything in", "Terraform's state", True, destroy))
     return resources + _kubeconfig(spec, run)
 
@@ -164,11 +166,11 @@ def _tagged(spec: ClusterSpec, run: Run, kind: str) -> list[str]:
 def _roles(spec: ClusterSpec, run: Run) -> list[str]:
     """Return the cluster's IAM roles; their path has its id."""
     answer = _listed(spec, run, "iam", "list-roles", "--path-prefix", f"/mlbench/{spec.id}/") or {}
-    return [one["RoleName"] for one in answer.get("Roles", ())]
+    return [role["RoleName"] for role in answer.get("Roles", ())]
 
 
-def _listed(spec: ClusterSpec, run: Run, *words: str) -> Any:
-    step = _aws(spec, "", *words, "--output", "json")
+def _listed(spec: ClusterSpec, run: Run, *arguments: str) -> Any:
+    step = _aws(spec, "", *arguments, "--output", "json")
     return json.loads(kubernetes.answer(run, step.argv) or "null")
 
 
@@ -179,21 +181,21 @@ def _cluster(spec: ClusterSpec, run: Run, state: str) -> list[Resource]:
         return []
     if name not in (_listed(spec, run, "eks", "list-clusters", "--query", "clusters") or ()):
         return []
-    words = ("eks", "describe-cluster", "--name", name, "--query", "cluster.tags")
-    tags = _listed(spec, run, *words) or {}
+    arguments = ("eks", "describe-cluster", "--name", name, "--query", "cluster.tags")
+    tags = _listed(spec, run, *arguments) or {}
     delete = _aws(spec, "delete the cluster", "eks", "delete-cluster", "--name", name)
     return [Resource("cluster", name, tags.get("mlbench-id") == spec.id, delete)]
 
 
-def _aws(spec: ClusterSpec, purpose: str, *words: str) -> Step:
-    return Step(("aws", *words, "--region", str(spec.place)), purpose)
+def _aws(spec: ClusterSpec, purpose: str, *arguments: str) -> ProvisioningStep:
+    return ProvisioningStep(("aws", *arguments, "--region", str(spec.place)), purpose)
 
 
 def _kubeconfig(spec: ClusterSpec, run: Run) -> list[Resource]:
     """Return the entries of the kubeconfig that `aws eks update-kubeconfig` made."""
     argv = ("kubectl", "config", "view", "--output=json")
     view = json.loads(kubernetes.answer(run, argv) or "{}")
-    entry = next((one for one in view.get("contexts") or () if one["name"] == context(spec)), None)
+    entry = next((entry for entry in view.get("contexts") or () if entry["name"] == context(spec)), None)
     if entry is None:
         return []
     names = {
@@ -202,7 +204,12 @@ def _kubeconfig(spec: ClusterSpec, run: Run) -> list[Resource]:
         "cluster": entry["context"]["cluster"],
     }
     return [
-        Resource(f"kubeconfig {kind}", name, True, Step(("kubectl", "config", f"delete-{kind}", name), kind))
+        Resource(
+            f"kubeconfig {kind}",
+            name,
+            True,
+            ProvisioningStep(("kubectl", "config", f"delete-{kind}", name), kind),
+        )
         for kind, name in names.items()
     ]
 
@@ -211,9 +218,9 @@ def _folder(spec: ClusterSpec) -> Path:
     return journal.root() / spec.name / "terraform"
 
 
-def _terraform(spec: ClusterSpec, purpose: str, verb: str, *words: str) -> Step:
-    argv = ("terraform", f"-chdir={_folder(spec)}", verb, "-input=false", "-no-color", *words)
-    return Step(argv, purpose)
+def _terraform(spec: ClusterSpec, purpose: str, verb: str, *arguments: str) -> ProvisioningStep:
+    argv = ("terraform", f"-chdir={_folder(spec)}", verb, "-input=false", "-no-color", *arguments)
+    return ProvisioningStep(argv, purpose)
 
 
 def forget(spec: ClusterSpec) -> None:

@@ -2,7 +2,7 @@
 
 from mlbench.config.errors import UserError
 from mlbench.wings.kuberay.provisioning import kubernetes
-from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, Resource, Run, Step
+from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, ProvisioningStep, Resource, Run
 
 
 def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:
@@ -20,7 +20,7 @@ def context(spec: ClusterSpec) -> str:
     return str(spec.context)
 
 
-def create(spec: ClusterSpec) -> list[Step]:
+def create(spec: ClusterSpec) -> list[ProvisioningStep]:
     """Return the command that installs the operator, unless somebody has."""
     return kubernetes.operator(spec, context(spec))
 

@@ -12,7 +12,7 @@ from typing import Any
 from mlbench.config.errors import UserError
 from mlbench.record.overhead import overhead
 from mlbench.wings.kuberay.provisioning import kubernetes
-from mlbench.wings.kuberay.provisioning.spec import HOUR, ClusterSpec, Resource, Run, Step
+from mlbench.wings.kuberay.provisioning.spec import HOUR, ClusterSpec, ProvisioningStep, Resource, Run
 
 SUBNET = "10.64.0.0/20"  # nodes; a network of its own, so it meets no other range
 POOL = "workers"
@@ -25,8 +25,8 @@ def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:
     project = spec.project or os.environ.get("CLOUDSDK_CORE_PROJECT")
     if not project and creating:
         raise UserError("gke needs the project that pays", hint="say project=ID")
-    place = spec.place or spec.machine.place
-    return spec.model_copy(update={"project": project or "PROJECT", "place": place})
+    zone = spec.place or spec.machine.place
+    return spec.model_copy(update={"project": project or "PROJECT", "place": zone})
 
 
 def context(spec: ClusterSpec) -> str:
@@ -34,7 +34,7 @@ def context(spec: ClusterSpec) -> str:
     return f"gke_{spec.project}_{spec.place}_{_own(spec)}"
 
 
-def create(spec: ClusterSpec) -> list[Step]:
+def create(spec: ClusterSpec) -> list[ProvisioningStep]:
     """Return the commands that make the cluster, with its worker pool at zero nodes."""
     name, region, beside = _own(spec), _region(spec), overhead("gke")
     note = ("--description", _note(spec))
@@ -88,34 +88,34 @@ def create(spec: ClusterSpec) -> list[Step]:
 def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
     """Return what exists under the cluster's name, in the order in which it can be deleted."""
     name, region = _own(spec), _region(spec)
-    zone, place = (f"--zone={spec.place}",), (f"--region={region}",)
+    zone, region_option = (f"--zone={spec.place}",), (f"--region={region}",)
     # Disks of volumes outlive their cluster; GKE labels them with its name, which is in use only once.
     disks = f"labels.goog-k8s-cluster-name={name}"
     kinds = (
         ("cluster", ("container", "clusters"), zone, f"name={name}"),
         ("disk", ("compute", "disks"), zone, disks),
-        ("router", ("compute", "routers"), place, f"name={name}"),
-        ("subnet", ("compute", "networks", "subnets"), place, f"name={name}"),
+        ("router", ("compute", "routers"), region_option, f"name={name}"),
+        ("subnet", ("compute", "networks", "subnets"), region_option, f"name={name}"),
         ("network", ("compute", "networks"), (), f"name={name}"),
     )
     with ThreadPoolExecutor() as threads:
         listed = threads.map(lambda kind: _list(spec, run, *kind[1], "list", f"--filter={kind[3]}"), kinds)
     resources: list[Resource] = []
     for (kind, group, at, _), answers in zip(kinds, listed, strict=True):
-        for one in answers:
-            if at == place and not one.get("region", "").endswith(f"/{region}"):
+        for item in answers:
+            if at == region_option and not item.get("region", "").endswith(f"/{region}"):
                 continue
-            delete = _gcloud(spec, f"delete the {kind}", *group, "delete", one["name"], *at, patience=BUSY)
-            resources.append(Resource(kind, one["name"], _ours(spec, kind, one), delete))
+            delete = _gcloud(spec, f"delete the {kind}", *group, "delete", item["name"], *at, patience=BUSY)
+            resources.append(Resource(kind, item["name"], _ours(spec, kind, item), delete))
     return resources
 
 
-def _ours(spec: ClusterSpec, kind: str, one: dict[str, Any]) -> bool:
+def _ours(spec: ClusterSpec, kind: str, item: dict[str, Any]) -> bool:
     """Return whether a resource carries the id: a cluster as a label, others in their description."""
     if kind == "disk":
         return True  # it belongs to the cluster
-    label = one.get("resourceLabels", {}).get("mlbench-id")
-    return label == spec.id or f"mlbench-id={spec.id} " in one.get("description", "")
+    label = item.get("resourceLabels", {}).get("mlbench-id")
+    return label == spec.id or f"mlbench-id={spec.id} " in item.get("description", "")
 
 
 def _own(spec: ClusterSpec) -> str:
@@ -132,18 +132,22 @@ def _note(spec: ClusterSpec) -> str:
 
 
 def _machine(spec: ClusterSpec) -> list[str]:
-    words = [f"--machine-type={spec.machine.type}"]
+    options = [f"--machine-type={spec.machine.type}"]
     if spec.machine.accelerator:
         # CUDA 13.0 needs driver 580.65.06 (CUDA Toolkit release notes); `default` is the older of GKE's two
         gpu = f"type={spec.machine.accelerator},count={spec.hardware.gpus},gpu-driver-version=latest"
-        words.append(f"--accelerator={gpu}")
-    return [*words, "--spot"] if spec.spot else words
+        options.append(f"--accelerator={gpu}")
+    return [*options, "--spot"] if spec.spot else options
 
 
-def _gcloud(spec: ClusterSpec, purpose: str, *words: str, patience: tuple[str, ...] = ()) -> Step:
-    return Step(("gcloud", *words, f"--project={spec.project}", "--quiet"), purpose, patience=patience)
+def _gcloud(
+    spec: ClusterSpec, purpose: str, *arguments: str, patience: tuple[str, ...] = ()
+) -> ProvisioningStep:
+    return ProvisioningStep(
+        ("gcloud", *arguments, f"--project={spec.project}", "--quiet"), purpose, patience=patience
+    )
 
 
-def _list(spec: ClusterSpec, run: Run, *words: str) -> list[dict[str, Any]]:
-    argv = ("gcloud", *words, f"--project={spec.project}", "--format=json", "--quiet")
+def _list(spec: ClusterSpec, run: Run, *arguments: str) -> list[dict[str, Any]]:
+    argv = ("gcloud", *arguments, f"--project={spec.project}", "--format=json", "--quiet")
     return json.loads(kubernetes.answer(run, argv) or "[]")

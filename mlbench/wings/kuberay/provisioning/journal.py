@@ -29,7 +29,7 @@ class Journal:
     @property
     def state(self) -> str:
         """Return creating, up, deleting or gone; a command that was killed leaves creating or deleting."""
-        states = [one["state"] for one in self.events if "state" in one]
+        states = [event["state"] for event in self.events if "state" in event]
         return states[-1] if states else "creating"
 
     @property
@@ -75,8 +75,8 @@ def load(name: str) -> Journal:
         lines = path.read_text().splitlines()
         spec = ClusterSpec.model_validate(json.loads(lines[0])["spec"])
     except FileNotFoundError:
-        known = ", ".join(one.spec.name for one in journals()) or "none"
-        raise UserError(f"no cluster {name} was made here", hint=f"there are: {known}") from None
+        names = ", ".join(journal.spec.name for journal in journals()) or "none"
+        raise UserError(f"no cluster {name} was made here", hint=f"there are: {names}") from None
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise UserError(f"{path} cannot be read: {error}", hint="delete the cluster in its cloud") from error
     return Journal(path.parent, spec, tuple(_events(lines[1:])))

@@ -4,7 +4,7 @@ import json
 
 from mlbench.config.errors import UserError
 from mlbench.wings.kuberay.provisioning import kubernetes
-from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, Resource, Run, Step
+from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, ProvisioningStep, Resource, Run
 
 
 def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:
@@ -21,7 +21,7 @@ def context(spec: ClusterSpec) -> str:
     return f"kind-mlbench-{spec.name}"
 
 
-def create(spec: ClusterSpec) -> list[Step]:
+def create(spec: ClusterSpec) -> list[ProvisioningStep]:
     """Return the commands that make a cluster of one head and a node a worker."""
     own = {"mlbench-cluster": spec.name, "mlbench-id": spec.id}
     nodes = [{"role": "control-plane", "labels": {**own, "mlbench/role": "system"}}]
@@ -29,7 +29,9 @@ def create(spec: ClusterSpec) -> list[Step]:
     config = {"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": nodes}
     argv = ("kind", "create", "cluster", "--name", f"mlbench-{spec.name}", "--config", "-", "--wait", "5m")
     return [
-        Step(argv, f"{1 + spec.workers} nodes in containers (about 2 min)", input=json.dumps(config)),
+        ProvisioningStep(
+            argv, f"{1 + spec.workers} nodes in containers (about 2 min)", input=json.dumps(config)
+        ),
         *kubernetes.operator(spec, context(spec)),
     ]
 
@@ -42,5 +44,5 @@ def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
     label = f"mlbench-id={spec.id}"
     nodes = run(("kubectl", "--context", context(spec), "get", "nodes", "--output=name", "-l", label))
     ours = nodes.returncode != 0 or bool(nodes.stdout.strip())
-    delete = Step(("kind", "delete", "cluster", "--name", name), "delete the containers")
+    delete = ProvisioningStep(("kind", "delete", "cluster", "--name", name), "delete the containers")
     return [Resource("cluster", name, ours, delete)]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from mlbench.config.errors import UserError
-from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, Resource, Run, Step
+from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, ProvisioningStep, Resource, Run
 
 KUBERAY = "1.7.0"  # 2026-08-20; mlbench/wings/kuberay writes manifests for it
 KUBERAY_CHARTS = "https://ray-project.github.io/kuberay-helm/"
@@ -18,18 +18,18 @@ DEVICE_PLUGIN_LABEL = {"nvidia.com/gpu.present": "true"}
 WAIT = "5m"  # that a chart's pods may take to become ready
 
 
-def operator(spec: ClusterSpec, context: str) -> list[Step]:
+def operator(spec: ClusterSpec, context: str) -> list[ProvisioningStep]:
     """Return the step that installs the KubeRay operator, unless the cluster has one."""
     probe = ("kubectl", "--context", context, "get", "crd", "rayjobs.ray.io", "--output=name")
     chart = ("kuberay-operator", KUBERAY_CHARTS, KUBERAY, KUBERAY_NAMESPACE)
     argv = (*_install(context, *chart), "--labels", f"mlbench-id={spec.id}")
-    return [Step(argv, f"KubeRay operator {KUBERAY}", unless=probe)]
+    return [ProvisioningStep(argv, f"KubeRay operator {KUBERAY}", unless=probe)]
 
 
-def device_plugin(context: str) -> list[Step]:
+def device_plugin(context: str) -> list[ProvisioningStep]:
     """Return the step that lets Kubernetes hand out GPUs where the provider's nodes have only the driver."""
     chart = ("nvidia-device-plugin", DEVICE_PLUGIN_CHARTS, DEVICE_PLUGIN, "nvidia-device-plugin")
-    return [Step(_install(context, *chart), f"NVIDIA device plug-in {DEVICE_PLUGIN}")]
+    return [ProvisioningStep(_install(context, *chart), f"NVIDIA device plug-in {DEVICE_PLUGIN}")]
 
 
 def _install(context: str, chart: str, repository: str, version: str, namespace: str) -> tuple[str, ...]:
@@ -48,12 +48,16 @@ def charts(spec: ClusterSpec, context: str, run: Run) -> list[Resource]:
     argv = ("helm", "list", "--all-namespaces", "--kube-context", context, "--output=json")
     releases = json.loads(answer(run, (*argv, "--selector", f"mlbench-id={spec.id}")) or "[]")
     resources = []
-    for one in releases:
+    for release in releases:
         uninstall = (
-            "helm", "uninstall", one["name"], "--namespace", one["namespace"], "--kube-context", context,
-            "--wait", "--timeout", WAIT,
+            "helm", "uninstall", release["name"], "--namespace", release["namespace"],
+            "--kube-context", context, "--wait", "--timeout", WAIT,
         )  # fmt: skip
-        resources.append(Resource("chart", one["name"], True, Step(uninstall, f"uninstall {one['name']}")))
+        resources.append(
+            Resource(
+                "chart", release["name"], True, ProvisioningStep(uninstall, f"uninstall {release['name']}")
+            )
+        )
     return resources
 
 

@@ -16,7 +16,7 @@ from mlbench.record import format
 from mlbench.wings.kuberay.provisioning import journal
 from mlbench.wings.kuberay.provisioning.journal import Journal
 from mlbench.wings.kuberay.provisioning.plan import provider
-from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, Resource, Step
+from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, ProvisioningStep, Resource
 
 Report = Callable[[str], None]
 TOOLS = {  # how to get each command
@@ -50,7 +50,7 @@ def up(spec: ClusterSpec, report: Report) -> None:
             prepare(spec)
         conflicts = getattr(provider(spec), "conflicts", provider(spec).inventory)
         if spec.provider != "existing" and (resources := conflicts(spec, run)):
-            names = ", ".join(f"{one.kind} {one.name}" for one in resources)
+            names = ", ".join(f"{resource.kind} {resource.name}" for resource in resources)
             raise UserError(f"there is already {names}, not made by this command", hint="say name=OTHER")
         log.append(state="creating")
         for number, step in enumerate(steps, 1):
@@ -61,7 +61,7 @@ def up(spec: ClusterSpec, report: Report) -> None:
             perform(log, step)
         log.append(state="up")
     except UserError as error:
-        if not any("step" in one for one in journal.load(spec.name).events):
+        if not any("step" in event for event in journal.load(spec.name).events):
             log.append(state="gone")  # nothing was begun, so there is nothing of ours
             raise
         report(f"failed: {error.message}")
@@ -90,21 +90,21 @@ def down(name: str, report: Report) -> None:
         if attempt > 1:
             time.sleep(RETRY_S)
         resources = module.inventory(log.spec, run)
-        foreign = [one for one in resources if not one.ours]
+        foreign = [resource for resource in resources if not resource.ours]
         if foreign:
-            names = ", ".join(f"{one.kind} {one.name}" for one in foreign)
+            names = ", ".join(f"{resource.kind} {resource.name}" for resource in foreign)
             raise UserError(
                 f"{names} does not carry the id {log.spec.id} of cluster {name}, so it is not deleted",
                 hint="delete it yourself if it is yours",
             )
-        if not any(one.delete for one in resources):
+        if not any(resource.delete for resource in resources):
             break
-        for one in resources:
-            if one.delete:
-                report(f"delete {one.kind} {one.name}")
-                perform(log, one.delete, tolerant=True)
+        for resource in resources:
+            if resource.delete:
+                report(f"delete {resource.kind} {resource.name}")
+                perform(log, resource.delete, tolerant=True)
     if resources:
-        names = ", ".join(f"{one.kind} {one.name}" for one in resources)
+        names = ", ".join(f"{resource.kind} {resource.name}" for resource in resources)
         raise UserError(f"still there and perhaps billed: {names}", hint="delete it in the cloud's console")
     forget = getattr(module, "forget", None)
     if forget:
@@ -116,10 +116,10 @@ def down(name: str, report: Report) -> None:
 def reap(report: Report, *, now: float) -> list[str]:
     """Delete the clusters that have expired and those whose `up` or `down` was killed; return their names."""
     names = [
-        one.spec.name
-        for one in journal.journals()
-        if one.state in ("creating", "deleting")
-        or (one.state == "up" and one.spec.billed and one.spec.expires <= now)
+        log.spec.name
+        for log in journal.journals()
+        if log.state in ("creating", "deleting")
+        or (log.state == "up" and log.spec.billed and log.spec.expires <= now)
     ]
     failed = []
     for name in names:
@@ -132,7 +132,7 @@ def reap(report: Report, *, now: float) -> list[str]:
     return names
 
 
-def perform(log: Journal, step: Step, *, tolerant: bool = False) -> None:
+def perform(log: Journal, step: ProvisioningStep, *, tolerant: bool = False) -> None:
     """Run one step between two lines of the journal; UserError where it fails and is not `tolerant`.
 
     `down` is tolerant: what it could not delete is found when it looks again.
@@ -173,14 +173,14 @@ def run(
 
 def _await_survivor(log: Journal, report: Report) -> None:
     """Wait for the command that a killed `up` or `down` has left running: it may still create something."""
-    last = next((one for one in reversed(log.events) if "pid" in one or "exit" in one), {})
+    last = next((event for event in reversed(log.events) if "pid" in event or "exit" in event), {})
     while "pid" in last and runs(last["pid"], last["created"]):
         report(f"waits for a command of the killed one (process {last['pid']})")
         with suppress(psutil.Error):
             psutil.Process(last["pid"]).wait()
 
 
-def _require_tools(steps: Sequence[Step]) -> None:
+def _require_tools(steps: Sequence[ProvisioningStep]) -> None:
     needed = {step.argv[0] for step in steps} | {step.unless[0] for step in steps if step.unless}
     missing = sorted(tool for tool in needed if shutil.which(tool) is None)
     if missing:

@@ -98,12 +98,12 @@ def price_lines(spec: ClusterSpec) -> list[str]:
 
 def run_command(spec: ClusterSpec) -> str:
     """Return the command of a run on the cluster, with all its workers."""
-    words = ["python", "-m", "mlbench.run", f"workers={spec.workers}", f"hardware={spec.hardware.name}"]
-    words += ["cluster=kuberay", f"cluster.context={provider(spec).context(spec)}"]
-    words += ["backend=nccl"] if spec.hardware.gpus else []
-    words += ["cluster.spot=true"] if spec.spot else []
-    words += ["cluster.autoscaling=true"] if spec.provider == "gke" else []  # its pool begins with no node
-    return shlex.join([*words, "cluster.image=REPOSITORY@sha256:DIGEST"])
+    command = ["python", "-m", "mlbench.run", f"workers={spec.workers}", f"hardware={spec.hardware.name}"]
+    command += ["cluster=kuberay", f"cluster.context={provider(spec).context(spec)}"]
+    command += ["backend=nccl"] if spec.hardware.gpus else []
+    command += ["cluster.spot=true"] if spec.spot else []
+    command += ["cluster.autoscaling=true"] if spec.provider == "gke" else []  # its pool begins with no node
+    return shlex.join([*command, "cluster.image=REPOSITORY@sha256:DIGEST"])
 
 
 def usd_at_most(spec: ClusterSpec) -> float:
@@ -147,7 +147,7 @@ def _number(settings: Mapping[str, str], setting: str, least: float) -> float:
 
 
 def _spot(settings: Mapping[str, str], hardware: Hardware) -> bool:
-    words = {"true": True, "false": False, "": bool(hardware.price and hardware.price.usd_per_hour_spot)}
-    if settings["spot"] not in words:
+    choices = {"true": True, "false": False, "": bool(hardware.price and hardware.price.usd_per_hour_spot)}
+    if settings["spot"] not in choices:
         raise UserError(f"spot={settings['spot']} has to be true or false")
-    return words[settings["spot"]]
+    return choices[settings["spot"]]

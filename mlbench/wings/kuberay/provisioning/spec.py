@@ -14,7 +14,7 @@ from pydantic import Field
 
 from mlbench import clock
 from mlbench.config.errors import UserError
-from mlbench.config.experiment import Hardware, Machine, Model, PositiveFloat, PositiveInt
+from mlbench.config.experiment import FrozenModel, Hardware, Machine, PositiveFloat, PositiveInt
 from mlbench.record.cost import nodes
 from mlbench.record.overhead import hourly
 
@@ -23,7 +23,7 @@ NAME = r"^[a-z][a-z0-9-]{0,29}$"  # what all providers take, with room for suffi
 HOUR = 3600  # s
 
 
-class ClusterSpec(Model):
+class ClusterSpec(FrozenModel):
     """A cluster: its provider, its size, and until when it may cost how much."""
 
     name: Annotated[str, Field(pattern=NAME)]
@@ -82,7 +82,7 @@ class ClusterSpec(Model):
 
 
 @dataclass(frozen=True)
-class Step:
+class ProvisioningStep:
     """One command.
 
     - argv: its words; no shell reads them.
@@ -106,7 +106,7 @@ class Resource:
     kind: str
     name: str
     ours: bool
-    delete: Step | None  # None: it goes with another one
+    delete: ProvisioningStep | None  # None: it goes with another one
 
 
 Run = Callable[[Sequence[str]], CompletedProcess[str]]

@@ -17,17 +17,17 @@ def rows() -> list[list[str]]:
     now = clock.wall()
     return [
         [
-            one.spec.name,
-            one.spec.provider,
-            one.state if one.spec.expires > now else f"{one.state}, expired",
-            one.spec.hardware.name,
-            str(one.spec.workers),
-            format.number(sum(one.spec.usd_per_hour().values())) if one.spec.billed else "-",
-            clock.iso(one.spec.expires)[:16] if one.spec.billed else "-",
-            format.usd(usd_at_most(one, now)) if one.spec.billed else "-",
+            log.spec.name,
+            log.spec.provider,
+            log.state if log.spec.expires > now else f"{log.state}, expired",
+            log.spec.hardware.name,
+            str(log.spec.workers),
+            format.number(sum(log.spec.usd_per_hour().values())) if log.spec.billed else "-",
+            clock.iso(log.spec.expires)[:16] if log.spec.billed else "-",
+            format.usd(usd_at_most(log, now)) if log.spec.billed else "-",
         ]
-        for one in journal.journals()
-        if one.state != "gone"
+        for log in journal.journals()
+        if log.state != "gone"
     ]
 
 
@@ -43,7 +43,10 @@ def text(name: str) -> str:
     lines = [f"{name}: {log.spec.provider}, {log.state}"]
     if log.state != "gone":
         resources = provider(log.spec).inventory(log.spec, run)
-        lines += [f"  {one.kind} {one.name}" + ("" if one.ours else ": not ours") for one in resources]
+        lines += [
+            f"  {resource.kind} {resource.name}" + ("" if resource.ours else ": not ours")
+            for resource in resources
+        ]
         lines += [] if resources else ["  nothing exists"]
         if log.spec.billed:
             left = log.spec.expires - clock.wall()

@@ -1,9 +1,9 @@
 """A sync strategy: workers train alone and average their models every few steps (Stich 2019, Local SGD)."""
 
-from mlbench.config.experiment import PositiveInt, Sync
+from mlbench.config.experiment import PositiveInt, SyncConfig
 
 
-class Config(Sync):
+class Config(SyncConfig):
     """What conf/sync/model_average.yaml holds."""
 
     every: PositiveInt  # steps between two averages
