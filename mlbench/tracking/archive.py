@@ -48,11 +48,15 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def export(folder: Path, target: Path, *, mllog: Callable[[Record, Log], str]) -> Path:
-    """Write a run's folder to the zip file `target`; UserError if it exists or cannot be written.
+    """Write a run's folder to the zip file `target`; UserError if it exists, cannot be written or has no log.
 
     `mllog` returns the run as MLPerf's log (report.mllog.text).
     """
     result = reader.load(folder / RECORD)
+    if not (folder / events.NAME).is_file():
+        raise UserError(
+            f"run {result.run_id} has no {events.NAME}, with which others could check it", hint="measure it again"
+        )
     files = run_files.texts(result, events.read(folder / events.NAME))
     result = Record.model_validate_json(files[RECORD])
     log = [json.loads(line) for line in files[events.NAME].splitlines()]

@@ -110,6 +110,14 @@ def test_a_run_that_ended_before_its_first_validation_can_be_exported(tmp_path: 
     assert mllog(files)[-1]["key"] == "run_stop"
 
 
+def test_a_run_without_its_log_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    run = Run(tmp_path / "runs", seed=9)
+    run.end("failed", error="out of memory")
+    run.log.unlink()
+    with pytest.raises(UserError, match=r"has no events.jsonl, .* \(measure it again\)"):
+        exported(run, tmp_path)
+
+
 def test_nothing_in_it_is_a_password(tmp_path: Path) -> None:
     uri = f"http://me:{SECRET}@127.0.0.1:1"
     run = Run(tmp_path / "runs", f"tracking_uri={uri}")
