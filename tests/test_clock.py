@@ -20,7 +20,7 @@ import json, sys, time
 true, time.time = time.time, lambda: true() - 3600
 from mlbench import clock
 alone = clock.wall()
-clock.adopt(clock.Epoch(*json.loads(sys.argv[1])))
+clock.adopt(clock.ClockEpoch(*json.loads(sys.argv[1])))
 print(json.dumps([alone, clock.wall()]))
 """
 

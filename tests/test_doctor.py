@@ -37,9 +37,9 @@ def test_it_says_what_is_here(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "digits").mkdir()
     (tmp_path / "digits" / arrow.MANIFEST).write_text("{}")
     checks = rows(capsys, f"data_root={tmp_path}", f"output_root={tmp_path / 'runs'}")
-    assert checks["torch"]["found"].startswith(torch.__version__)
-    assert checks["Ray"]["found"].startswith(metadata.version("ray"))
-    assert checks["data sets"]["found"] == "digits"
+    assert checks["torch"]["detail"].startswith(torch.__version__)
+    assert checks["Ray"]["detail"].startswith(metadata.version("ray"))
+    assert checks["data sets"]["detail"] == "digits"
     assert checks["killed runs"]["state"] == "here"
     assert (checks["GPUs"]["state"] == "here") == torch.cuda.is_available()
     assert {row["state"] for row in checks.values()} <= {"here", "absent"}
@@ -65,22 +65,22 @@ def test_a_package_adds_its_programs(tmp_path: Path, monkeypatch: Any, capsys: A
     assert rows(capsys)["kubectl"]["state"] == "absent"
     (tmp_path / "kubectl").write_text("#!/bin/sh\n")
     (tmp_path / "kubectl").chmod(0o755)
-    assert rows(capsys)["kubectl"]["found"] == str(tmp_path / "kubectl")
+    assert rows(capsys)["kubectl"]["detail"] == str(tmp_path / "kubectl")
 
 
 def test_versions_that_do_not_fit_are_a_fault(monkeypatch: Any, capsys: Any) -> None:
     requirements = ["torch>=99", "ray", "no_such_package>=1", "numpy", "also_absent; extra == 'more'"]
     monkeypatch.setattr(metadata, "requires", lambda _: requirements)
     checks = rows(capsys, code=1)
-    wrong = f"torch is {torch.__version__}, not >=99, no_such_package is not installed"
-    assert (checks["packages"]["state"], checks["packages"]["found"]) == ("fault", wrong)
+    wrong = f"torch is {metadata.version('torch')}, not >=99, no_such_package is not installed"
+    assert (checks["packages"]["state"], checks["packages"]["detail"]) == ("fault", wrong)
     assert "pip install" in checks["packages"]["way"]
 
 
 def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "file").touch()
     checks = rows(capsys, f"data_root={tmp_path / 'file' / 'data'}", code=1)
-    assert checks["data_root"]["state"] == "fault" and "cannot be written" in checks["data_root"]["found"]
+    assert checks["data_root"]["state"] == "fault" and "cannot be written" in checks["data_root"]["detail"]
 
 
 @pytest.fixture
@@ -102,5 +102,5 @@ def test_what_killed_runs_have_left_is_named_and_not_touched(
 ) -> None:
     name, process = orphan
     row = rows(capsys, code=1)["killed runs"]
-    assert name in row["found"] and "mlbench.cluster reap" in row["way"]
+    assert name in row["detail"] and "mlbench.cluster reap" in row["way"]
     assert process.is_running()

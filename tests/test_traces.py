@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import Run
+from commands import Run, until
 from conftest import ROOT, own_folder
 from leftovers import KEPT, USERS_RAY, await_nothing_but, leftovers, mlbench, ray_found
 
@@ -17,6 +17,16 @@ from mlbench.clusters import persistent
 from mlbench.record import temporary_folder
 
 pytestmark = pytest.mark.slow
+ENDLESS = """
+import pathlib, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+for step in range(10**9):
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    if step == 20:
+        pathlib.Path("training").touch()
+"""
 LONG = ("task=logreg", "goal=none", "division=open", "task.epochs=100000")
 
 
@@ -71,6 +81,40 @@ def test_a_killed_run_goes_with_the_next_and_one_whose_terminal_closes_leaves_it
     assert code == 130 and "Traceback" not in output, output
     assert run.record().status == "interrupted" and run.record().validations
     await_nothing_but(before, own_places)
+
+
+def test_a_run_without_ray_that_is_killed_leaves_nothing(
+    own_places: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
+    before = leftovers(own_places)
+    run = Run(own_places, tmp_path / "runs", data_root, *LONG, "workers=2", "launcher=torchrun")
+    run.await_validation(1)
+    assert len([line for line in leftovers(own_places) - before if "process" in line]) >= 3
+    run.process.kill()
+    run.process.communicate()
+    mlbench(own_places, "reap")
+    await_nothing_but(before, own_places)
+
+
+def test_a_measured_script_whose_command_is_killed_leaves_nothing(
+    own_places: dict[str, str], tmp_path: Path
+) -> None:
+    before = leftovers(own_places)
+    (tmp_path / "train.py").write_text(ENDLESS)
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlbench.measure", "output_root=runs", "--", sys.executable, "-m", *launcher],
+        cwd=tmp_path,
+        env=own_places,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until(lambda: (tmp_path / "training").exists() or process.poll() is not None)
+    assert len([line for line in leftovers(own_places) - before if "process" in line]) >= 4
+    process.kill()
+    process.wait()
+    mlbench(own_places, "reap")
+    await_nothing_but(before, own_places, of_torch=True)
 
 
 def test_the_ray_that_is_kept_is_found_by_mlbench_alone_and_goes_also_when_its_servers_were_killed(

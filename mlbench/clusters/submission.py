@@ -53,7 +53,7 @@ class ClusterJob(Protocol):
         ...
 
     def description(self) -> dict[str, Any]:
-        """Return the fields of record.Submission that the cluster knows."""
+        """Return the fields of record.JobSubmission that the cluster knows."""
         ...
 
     def delete(self) -> None:

@@ -182,7 +182,7 @@ def checks() -> list[ModuleType]:
 def forecasts() -> list[ModuleType]:
     """Import the modules whose predictions stand in reports and on sites.
 
-    - part(records, title): a report.page.Part from the runs of one curve, or None.
+    - part(records, title): a report.page.PagePart from the runs of one curve, or None.
     - published(): the Parts from what others published.
     """
     return [import_module(point.value) for point in _points(FORECASTS) if _is_there(point.value)]

@@ -14,7 +14,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mlbench import clock
-from mlbench.clusters import node, placement
+from mlbench.clusters import node, placement, reaper
 from mlbench.clusters.connection import Connection
 from mlbench.config import plugins
 from mlbench.config.experiment import Experiment
@@ -56,6 +55,7 @@ def connection(experiment: Experiment) -> Connection:
 def agent() -> Iterator[tuple[child.Child, Path]]:
     """Start an agent, which imports torch and waits for its WorkerSpec; yield it and its folder.
 
+    The folder takes the temporary files of torch, which leaves some, and of the workers.
     A block within this block gets the same one.
     """
     if _agents:
@@ -65,7 +65,7 @@ def agent() -> Iterator[tuple[child.Child, Path]]:
         process = child.Child(
             [sys.executable, "-m", "mlbench.launch.torchrun", str(scratch)],
             cwd=os.getcwd(),
-            variables={},
+            variables=reaper.environment(scratch),
             output=child.ScriptOutput(None, lambda _: None),
             stdin=subprocess.PIPE,
         )
@@ -136,7 +136,6 @@ def main(scratch: Path) -> None:
     spec: WorkerSpec = pickle.load(sys.stdin.buffer)
     clock.adopt(spec.epoch)
     stamps = {"backend_begin": clock.wall()}
-    tempfile.tempdir = str(scratch)  # where the agent makes its files, which it leaves when a rank is killed
     plugins.implementation("task", spec.experiment.task.name)
     config = LaunchConfig(
         min_nodes=1,
@@ -169,7 +168,6 @@ def work(spec: WorkerSpec, scratch: Path, stamps: dict[str, float]) -> None:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.rendezvous import rendezvous
 
-    tempfile.tempdir = None
     rank, backend = context().rank, spec.experiment.backend
     log = os.open(scratch / f"rank_{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)

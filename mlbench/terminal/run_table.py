@@ -18,7 +18,7 @@ STATUS = {  # as short as a narrow table needs it
     "interrupted": "stopped",
     "preempted": "preempted",
 }
-Row = Mapping[str, Any]  # values of one run by name (analysis.run_index.Entry.row)
+Row = Mapping[str, Any]  # values of one run by name (analysis.run_index.IndexEntry.row)
 # The order is that of importance: a narrow terminal gets the first ones. "run" is shown shortened, as "id".
 COLUMNS = [field for field in fields.FIELDS if field.heading]
 

@@ -133,6 +133,7 @@ def test_large_splits_are_written_in_bounded_memory(tmp_path):
         f"""
         import resource
         import numpy as np
+        import pandas  # pyarrow imports it late, and compiles it where no bytecode was installed
         import pyarrow as pa
         pa.set_memory_pool(pa.system_memory_pool())
         def fill(writer):

@@ -209,6 +209,14 @@ def test_the_plan_survives_and_a_damaged_one_is_told(tmp_path: Path) -> None:
         study.load(tmp_path / "s")
 
 
+def test_a_plan_that_calls_overrides_words_is_read(tmp_path: Path) -> None:
+    plan = planned("a", "b")
+    study.save(plan, tmp_path / "s")
+    path = tmp_path / "s" / study.PLAN
+    path.write_text(path.read_text().replace("overrides:", "words:"))
+    assert "words:" in path.read_text() and study.load(path.parent) == plan
+
+
 def test_a_study_has_one_holder_and_a_kill_frees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hold = "import sys; from pathlib import Path; from mlbench.record import study\n"
     hold += "with study.locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"

@@ -4,7 +4,7 @@ Both ends are sockets of one process: a socket stays in the namespace that it wa
 process has to be woken, and a round trip is that of the links alone. It is a process of its own, as other
 threads of the driver would hold up the thread that measures.
 
-`python -m mlbench.wings.emulation.probe` with a JSON object of `Probe` as its argument answers each line
+`python -m mlbench.wings.emulation.probe` with a JSON object of `LinkProbe` as its argument answers each line
 of its standard input, a JSON list of a function's name, source and target, with one line of JSON.
 """
 

@@ -90,7 +90,7 @@ class RayJobSubmission:
         return self._follower.last_messages()
 
     def description(self) -> dict[str, Any]:
-        """Return the fields of record.Submission that the cluster knows."""
+        """Return the fields of record.JobSubmission that the cluster knows."""
         job = self._follower.job
         status, pods = job.get("status", {}), self._follower.pods.values()
         return {
