@@ -34,7 +34,7 @@ def write(
 ) -> list[Path]:
     """Write FILES into the folder, which is made; return their paths.
 
-    - references: published results (analysis.published.PublishedNumber) to stand beside ours; None takes those of
+    - references: published results (analysis.published.PublishedNumber) beside ours; None takes those of
       the tasks measured.
     - grouped: `grouping.groups(records)` where the caller has them; their bootstraps take seconds.
     - parts: what stands below the tasks; None takes what is predicted for other hardware.

@@ -54,9 +54,8 @@ def export(folder: Path, target: Path, *, mllog: Callable[[Record, Log], str]) -
     """
     result = reader.load(folder / RECORD)
     if not (folder / events.NAME).is_file():
-        raise UserError(
-            f"run {result.run_id} has no {events.NAME}, with which others could check it", hint="measure it again"
-        )
+        sentence = f"run {result.run_id} has no {events.NAME}, with which others could check it"
+        raise UserError(sentence, hint="measure it again")
     files = run_files.texts(result, events.read(folder / events.NAME))
     result = Record.model_validate_json(files[RECORD])
     log = [json.loads(line) for line in files[events.NAME].splitlines()]
