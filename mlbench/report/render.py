@@ -12,16 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from mlbench.analysis.chart import GREYED, Axis, Chart, Trace
+from mlbench.report.style import COLOURS, CROSS, DASHES, DOTTED, GREY, SHAPES
 
 Datasets = dict[str, list[dict[str, Any]]]  # rows by the name under which a drawing refers to them
 
-# Okabe and Ito 2008, "Color universal design": told apart with every kind of colour vision.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#B8A800")
-SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "triangle-right", "triangle-left")
-CROSS = "M-1,-1L1,1M1,-1L-1,1"
-DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [4, 2, 1, 2, 1, 2])
-DOTTED = [2, 3]
-GREY = "#808080"  # readable on white and on black
 WIDTH, HEIGHT = 620, 330  # pixels of the axes
 SCALE = 2  # pixels of a PNG for one of the drawing
 CHANNELS = ("stroke", "fill", "shape", "strokeDash")  # that the legend explains

@@ -25,7 +25,7 @@ from mlbench.config.experiment import Experiment
 from mlbench.record import format
 from mlbench.record.phases import PHASES, LatenessBlock
 from mlbench.record.record import Node, Record
-from mlbench.report import aggregates, grouping, page, provenance_section, render, tables, writer
+from mlbench.report import aggregates, grouping, page, provenance_section, render, style, tables, writer
 from mlbench.report.charts import NAMES, charts
 from mlbench.report.charts.phases import APART, OUTSIDE
 from mlbench.report.summary import answer, headline
@@ -527,8 +527,8 @@ def test_every_chart_is_plain_json_with_one_colour_a_family(records: list[Record
         assert altair.LayerChart.from_dict(specification)  # held against Vega-Lite's schema
         text = json.dumps(specification, allow_nan=False)
         assert "usermeta" not in text
-        colours = set(re.findall(r"#[0-9A-Fa-f]{6}", text)) - {render.GREY}
-        assert chart.name == "phases" or colours <= set(render.COLOURS)
+        colours = set(re.findall(r"#[0-9A-Fa-f]{6}", text)) - {style.GREY}
+        assert chart.name == "phases" or colours <= set(style.COLOURS)
 
 
 def test_labels_below_a_picture_do_not_overlap(records: list[Record]) -> None:
