@@ -79,7 +79,7 @@ def carry(link: user_space.Link) -> None:
     names, cable = iter(link.rates), user_space.CableQueue
     lossy = f"host {ODD} down"
     made = lambda *values: (Lossy if next(names) == lossy else cable)(*values)  # noqa: E731
-    with mock.patch.object(user_space, "Cable", made):
+    with mock.patch.object(user_space, "CableQueue", made):
         user_space.main(link)
 
 

@@ -392,14 +392,14 @@ def _images(module: Any, random: np.random.Generator, small: bool) -> Any:
         )
         for rows in (train, train // 5)
     ]
-    return module.Dataset(*splits, torch.full((3,), 0.5), torch.full((3,), 0.25), flip=True)
+    return module.ImageSplits(*splits, torch.full((3,), 0.5), torch.full((3,), 0.25), flip=True)
 
 
 def _photographs(module: Any, random: np.random.Generator, small: bool) -> Any:
     rows = 1_000 if small else 100_000  # of 1,281,167: an epoch's order is all that they decide
     numbers = {name: [np.zeros(rows, np.int64)] for name in ("label", "height", "width")}
-    split = module.Images([], np.zeros(1, np.int64), numbers)
-    return module.Dataset(split, split, [str(label) for label in range(10 if small else 1000)])
+    split = module.EncodedImages([], np.zeros(1, np.int64), numbers)
+    return module.ImageNetSplits(split, split, [str(label) for label in range(10 if small else 1000)])
 
 
 def _rows(module: Any, random: np.random.Generator, small: bool) -> Any:
@@ -419,7 +419,7 @@ def _text(module: Any, random: np.random.Generator, small: bool) -> Any:
 
 def _sequences(module: Any, random: np.random.Generator, small: bool, context: int) -> Any:
     tokens, vocabulary = (20_000, 2_048) if small else (10_000_000, 50_257)
-    text = module.Text.__new__(module.Text)  # which reads files when it is made
+    text = module.TokenText.__new__(module.TokenText)  # which reads files when it is made
     text.train, text.valid = (
         module.Sequences(random.integers(0, vocabulary, n, np.uint16), context)
         for n in (tokens, tokens // 10)
@@ -439,7 +439,7 @@ def _sentences(module: Any, random: np.random.Generator, small: bool) -> Any:
     train = module.Pairs(*sides)
     test = module.Pairs(sides[0][:4], np.array([0, 4]), sides[2][:4], np.array([0, 4]))
     pieces = pa.chunked_array([pa.array([""] * vocabulary)])
-    return module.Dataset(train, test, pa.chunked_array([pa.array(["a"])]), pieces, "de")
+    return module.CorpusSplits(train, test, pa.chunked_array([pa.array(["a"])]), pieces, "de")
 
 
 OPENED: dict[str, Callable[..., Any]] = {
