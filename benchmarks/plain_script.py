@@ -25,7 +25,7 @@ from mlbench.tasks import registry
 
 SCRIPT = Path(__file__).parents[1] / "tests" / "script" / "scripts" / "resnet20.py"
 WORKERS = 2
-EPOCHS = 5
+EPOCHS = 20  # some 16 s: what a run does once at its first step is a few tenths of one
 LAUNCHER = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
 OWN = ["mlbench.run", "task=resnet20", "launcher=torchrun", f"workers={WORKERS}", "goal=none"]
 

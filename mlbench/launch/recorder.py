@@ -22,7 +22,7 @@ from mlbench.record import events
 from mlbench.record.record import Record, RunEnd, WorkerResult
 from mlbench.script import summary
 from mlbench.script.collector import Collector
-from mlbench.tracking import uploader
+from mlbench.tracking import client, uploader
 
 
 class Recorder:
@@ -48,6 +48,7 @@ class Recorder:
         self.folder: Path | None = None
         self._command, self._overrides, self._begun = command, overrides, begun
         self._lock, self._output, self._started = lock, output, clock.wall()
+        client.preload(experiment.store)
         self._meter, self._use = EnergyMeter(), CpuUse(own=own_processes)
         self._monitor = NodeMonitor(meter=self._meter).__enter__()
 

@@ -159,11 +159,11 @@ def _against_one(best: Speedup, compared: Sequence[Speedup], slower: set[tuple[i
     if best.why or best.total is None or best.total.value is None or best.efficiency is None:
         return f"; there is no speed-up: {best.why}"
     if best.point is best.base:
-        others = [
-            speedup.point for speedup in compared if speedup.why is None and speedup.point is not best.point
-        ]
+        rivals = [speedup for speedup in compared if speedup.point is not best.point]
+        others = [rival.point for rival in rivals if rival.why is None]
         if not others:
-            return "; nothing else was measured to compare it with"
+            why = next((rival.why for rival in rivals), "nothing else was measured")
+            return f"; it is compared with nothing: {why}"
         return f": {_slower(min(others, key=lambda point: point.median_s), best.point, slower)}"
     doubt = _doubt(best.base or best.point, best.point, "it is faster at all", slower)
     parts = f"a parallel efficiency of {percent(best.efficiency.value or 0)}"

@@ -180,8 +180,7 @@ def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
     UserError for a URI that is no store's, and what MLflow raises for one that does not answer.
     """
     check_store(uri)
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
+    _set_environment()
     if artifacts is None and uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).exists():
         return None
     from mlflow.exceptions import MlflowException
@@ -202,6 +201,22 @@ def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
         if client.get_experiment_by_name(EXPERIMENT) is None:  # another run may have just made it
             raise
     return _described(client, client.get_experiment_by_name(EXPERIMENT), uri)
+
+
+def _set_environment() -> None:
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+
+
+def preload(uri: str) -> None:
+    """Import what `open_client` uses, 1.5 s of CPU time (2026-11-25), before the training, not beside it."""
+    _set_environment()
+    with suppress(ImportError):  # the upload will tell
+        import pyarrow  # noqa: F401
+        from mlflow.tracking import MlflowClient  # noqa: F401
+
+        if uri.startswith(DATABASES):
+            from mlflow.store.tracking import sqlalchemy_store  # noqa: F401
 
 
 def _described(client: Any, experiment: Any, uri: str) -> TrackingClient:

@@ -639,6 +639,10 @@ def test_a_machine_that_became_faster_is_no_speed_up() -> None:
         "the machines of one worker and of 2 were calibrated at 100 GFLOP/s and 200 GFLOP/s, 100 % apart"
     )
     assert "there is no speed-up: the machines of one worker and of 2 were calibrated" in answer(group)[0]
+    (group,) = groups([*at_speed(1, 200e9), *at_speed(2, 90e9)])
+    assert "; it is compared with nothing: the machines of one worker and of 2 were" in answer(group)[0]
+    (group,) = groups([*at_speed(1, 200e9)])
+    assert answer(group)[0].endswith("; it is compared with nothing: nothing else was measured.")
     (group,) = groups([*at_speed(1, 200e9), *at_speed(2, 209e9)])
     second = group.curves[0].speedups[1]
     assert second.total is not None and "calibrated" not in (second.note or "")

@@ -566,3 +566,21 @@ def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(server: Server, ro
     history = client(server.uri).get_metric_history(seen.info.run_id, "validation/accuracy")
     assert [metric.value for metric in history] == [50.0, 60.0]
     assert cache.find_cached(run.experiment.model_copy(update={"seed": 7}), data=None) is not None
+
+
+def test_a_store_is_opened_beside_a_training_without_the_imports(tmp_path: Path) -> None:
+    """Seconds of imports at a script's first steps made it half as fast on two cores."""
+    code = f"""
+import sys
+from pathlib import Path
+from mlbench.tracking import client
+uri = "sqlite:///{tmp_path}/mlflow.db"
+client.preload(uri)
+assert not any(Path({str(tmp_path)!r}).iterdir())
+before = set(sys.modules)
+client.open_client(uri, artifacts=Path({str(tmp_path / "artifacts")!r}))
+print(len(before), len(set(sys.modules) - before))
+"""
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    before, late = map(int, output.split())
+    assert late < before / 50, f"{late} of {before} modules"
