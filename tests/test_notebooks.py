@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import sample
-from driven import Run
+from driven import Run, sealed
 from nbclient import NotebookClient
 from records import record, save
 
@@ -80,7 +80,8 @@ def test_a_sample_ships_logs_from_which_its_records_follow(
     root, to = tmp_path / "runs", tmp_path / "sample"
     run = Run(root, "study=two-cores", f"data_root={tmp_path}/data")
     run.validate(90.0)
-    made = run.end("goal_reached")
+    run.end("goal_reached")
+    made = sealed(run)
     point = study.StudyPoint(key=made.key, overrides=(), seeds=(made.seed,))
     plan = study.new("two-cores", question="?").model_copy(update={"points": (point,)})
     study.save(plan, study.folder(root, "two-cores"))
@@ -88,6 +89,7 @@ def test_a_sample_ships_logs_from_which_its_records_follow(
     monkeypatch.setattr(sample_tool, "SAMPLE", to)
     sample_tool.main(str(root))
     assert reader.verdict(to / "run-7") == ("as logged", "")
+    assert reader.load(to / "run-7" / "record.json").contradictions == []
     assert not [path for path in to.rglob("*.*") if str(tmp_path) in path.read_text()]
     busy = made.model_copy(update={"disturbances": ["other processes used 1 of the 2 CPUs"]})
     busy.save(run.folder)

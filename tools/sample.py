@@ -1,7 +1,7 @@
 """Makes notebooks/sample of a study that was really measured: `python tools/sample.py OUTPUT_ROOT`.
 
 Of each run it takes the event log and the record that follows from it, of the study plan and log. Only paths
-are shortened: to `runs`, `data` and the last part of a command.
+are shortened: to `runs`, `data` and the last part of a command; the log is sealed anew.
 """
 
 import json
@@ -44,11 +44,13 @@ def main(output_root: str) -> None:
 def _take(folder: Path, to: Path, output_root: Path, data_root: Path) -> None:
     to.mkdir(parents=True)
     paths = {str(output_root): "runs", str(data_root): "data", f"{os.path.dirname(sys.executable)}/": ""}
-    log = [_shortened(event, paths) for event in events.read(folder / events.NAME)]
+    before = events.read(folder / events.NAME)
+    log = events.resealed(before, [_shortened(event, paths) for event in before])
     lines = "".join(json.dumps(event) + "\n" for event in log)
     assert len(lines) <= MOST_BYTES, f"{folder.name}: a log of {len(lines):,} bytes"
     (to / events.NAME).write_text(lines)
     made = build_record(events.read(to / events.NAME))
+    assert not made.contradictions, f"{folder.name}: {made.contradictions}"
     made.save(to)
     assert reader.load(to / "record.json").time_to_accuracy == made.time_to_accuracy
 
