@@ -17,7 +17,7 @@ from pathlib import Path
 
 from origin import origin
 
-from mlbench.analysis.stragglers import Straggler, straggler
+from mlbench.analysis.stragglers import Straggler, of_run
 from mlbench.record.reader import load
 
 ROOT = Path(__file__).parents[1]
@@ -65,7 +65,7 @@ def measured(late: int, folder: Path, *, hosts: bool) -> Straggler | None:
         raise SystemExit(done.stdout + done.stderr)
     (path,) = folder.glob("*/record.json")
     record = load(path)
-    return straggler(record.lateness, clock_error_s=record.clock_error_s)
+    return of_run(record)
 
 
 def named(late: Straggler | None) -> int:

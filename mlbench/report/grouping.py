@@ -172,11 +172,7 @@ def waiting(group: Group) -> list[str]:
     sentences = []
     for curve in group.curves:
         for point in curve.points:
-            late = [
-                rank
-                for run in point.records
-                if (rank := stragglers.straggler(run.lateness, clock_error_s=run.clock_error_s))
-            ]
+            late = [rank for run in point.records if (rank := stragglers.of_run(run))]
             if late:
                 worst = max(late, key=lambda rank: rank.median_s)
                 sentences.append(

@@ -41,7 +41,7 @@ def full(record: Record, width: int = WIDTH) -> list[Text]:
 
 def rows(record: Record) -> Rows:
     """Return label and text of every line of the full card that has something to say."""
-    late = stragglers.straggler(record.lateness, clock_error_s=record.clock_error_s)
+    late = stragglers.of_run(record)
     lines: list[tuple[str, str | None]] = [
         ("next", advice(record)),
         *fields.rows(record).items(),

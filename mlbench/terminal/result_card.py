@@ -93,7 +93,7 @@ def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
     ranked += [(1, line) for line in doubts(record, width)]
     run = wrapped(f"{_measured(record)}, {_where(record)}", width - LABEL)
     ranked += [(3 if number else 2, _row("" if number else "run", line)) for number, line in enumerate(run)]
-    late = stragglers.straggler(record.lateness, clock_error_s=record.clock_error_s)
+    late = stragglers.of_run(record)
     message = wrapped(stragglers.sentence(late), width - LABEL) if late else []
     ranked += [(2, _row("" if number else "late rank", line)) for number, line in enumerate(message)]
     hint = wrapped(advice(record) or "", width - LABEL)[:SENTENCE_LINES]

@@ -43,6 +43,7 @@ def test_few_stretches_one_rank_or_a_coarse_clock_show_nothing() -> None:
     assert straggler(simulated(2, 5e-3)[:1]) is None
     assert straggler([[], []]) is None
     assert straggler(simulated(2, 5e-3), clock_error_s=0.01) is None
+    assert straggler(simulated(2, 5e-3), step_s=0.1) is None and straggler(simulated(2, 5e-3), step_s=0.02)
 
 
 def test_the_more_ranks_the_more_stretches_it_takes() -> None:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from conftest import ROOT
 
-from mlbench.analysis.stragglers import straggler
+from mlbench.analysis.stragglers import of_run
 from mlbench.record.reader import load
 from mlbench.record.record import Record
 from mlbench.script.child import LOG_BYTES
@@ -63,7 +63,7 @@ def test_a_ddp_script_computes_and_prints_what_it_does_alone_and_its_rate_is_our
 def test_a_rank_that_is_late_in_backward_is_named(tmp_path: Path) -> None:
     done = measure(tmp_path, command=[*TWO, SCRIPTS / "ddp.py", 1, 1, 0.2])
     record = only_record(tmp_path)
-    late = straggler(record.lateness, clock_error_s=record.clock_error_s)
+    late = of_run(record)
     assert late is not None and late.rank == 1 and late.low_s > 0.15
     assert "rank 1 keeps the others waiting" in " ".join(done.stdout.split())
     assert record.phases["wait"].max > 0.9 * 0.2 * record.steps > record.phases["wait"].min

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from mlbench.analysis.stragglers import straggler
+from mlbench.analysis.stragglers import of_run
 from mlbench.record.reader import load
 from mlbench.record.record import Record
 
@@ -30,7 +30,7 @@ def test_a_script_trains_on_rays_workers_and_its_late_rank_is_named(
     assert (code, record.status, record.contradictions) == (0, "completed", []), shown
     assert (record.workers, record.steps, record.samples) == (2, 32, 2048)
     assert len(record.validations) == 1 and record.best is not None
-    late = straggler(record.lateness, clock_error_s=record.clock_error_s)
+    late = of_run(record)
     assert late is not None and late.rank == 1 and late.low_s > 0.15
     logs = [path.read_text() for path in sorted(tmp_path.glob("*/rank_*.log"))]
     assert len(logs) == 2 and "val_acc" in logs[0] and "val_acc" not in logs[1]
