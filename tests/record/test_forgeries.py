@@ -20,6 +20,7 @@ from records import record, save
 from test_build_record import FROZEN, log, sealed
 from test_official import cards, prepared
 
+import mlbench
 from mlbench.analysis import run_index
 from mlbench.config import compose, plugins
 from mlbench.config.errors import UserError
@@ -34,7 +35,8 @@ from mlbench.training.worker import Worker
 
 @pytest.fixture(autouse=True)
 def released(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the frozen reference be that of the records here."""
+    """Let version and frozen reference be those of the records here."""
+    monkeypatch.setattr(mlbench, "__version__", FROZEN.version)
     monkeypatch.setattr(official, "reference", lambda: FROZEN)
 
 

@@ -54,7 +54,7 @@ def test_the_whole_command_lists_its_sub_commands_and_fits_80_columns(module, ca
 @pytest.mark.parametrize("module", COMMANDS, ids=lambda module: module.COMMAND.name)
 def test_every_command_has_a_version(module, capsys):
     assert module.main(["--version"]) == 0
-    assert re.fullmatch(r"mlbench \d+\.\d+\.\d+\n", capsys.readouterr().out)
+    assert re.fullmatch(r"mlbench \d+\.\d+\.\d+(\.dev\d+)?\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
