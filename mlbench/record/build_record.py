@@ -171,7 +171,8 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
 def verify_against_log(record: Record, log: Log) -> None:
     """Raise UserError where a record says something else than the event log that it comes with.
 
-    Asked of a run that was measured elsewhere: every field of its record follows from its log.
+    Asked of a run that was measured elsewhere: every field of its record follows from its log. Why a run is
+    not official is what the version says that measured it; another one has its own reasons.
     """
     ours, theirs = comparable(mlbench.__version__), comparable(run_start(log).mlbench)
     if ours != theirs:
@@ -181,7 +182,8 @@ def verify_against_log(record: Record, log: Log) -> None:
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:
         raise UserError("its event log is damaged or was changed") from error
     claimed = record.model_dump(mode="json")
-    differing = [name for name, value in rebuilt.items() if claimed[name] != value]
+    reasons = {"official_reasons"} if not record.eligible and record.mlbench != mlbench.__version__ else set()
+    differing = [name for name, value in rebuilt.items() if claimed[name] != value and name not in reasons]
     if differing:
         raise UserError(
             f"its record was changed: {', '.join(differing[:3])} of the record and of the event log differ"
