@@ -71,16 +71,11 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Spot:
-    """Nodes that are taken away now and then; the run then goes on from its last checkpoint, on as many.
+    """Nodes that are taken away now and then; the run then goes on from its last checkpoint, on as many."""
 
-    - per_hour: interruptions of a node, a Poisson process.
-    - restart_s: from an interruption until it trains again; the next one may come before that.
-    - checkpoints: of a run, evenly.
-    """
-
-    per_hour: float
-    restart_s: float
-    checkpoints: int
+    per_hour: float  # interruptions of a node, a Poisson process
+    restart_s: float  # from an interruption until it trains again; the next one may come before that
+    checkpoints: int  # of a run, evenly
 
     @np.errstate(over="ignore")  # a run that never ends
     def mean(self, seconds: Array, nodes: Array) -> Array:
@@ -174,12 +169,12 @@ def pairs() -> tuple[ProcessorPair, ...]:
             key = (row.task or "", f"{row.software}, {kind}", row.workers or 1)
             speed = row.value if row.metric == "throughput" else 1 / row.value
             speeds.setdefault(key, {}).setdefault(row.metric, {})[model] = (speed, precision)
-    out = []
+    nodes, out = {model: profile(name) for model, name in PUBLISHED_ON.items()}, []
     for (task, label, workers), metrics in speeds.items():
         both = [metrics[name] for name in MEASURED if len(metrics.get(name, {})) == len(PUBLISHED_ON)]
         if both:
             (old, before), (new, after) = both[0]["V100"], both[0]["A100"]
-            peaks = peak(profile(PUBLISHED_ON["A100"]), after) / peak(profile(PUBLISHED_ON["V100"]), before)
+            peaks = peak(nodes["A100"], after) / peak(nodes["V100"], before)
             out.append(ProcessorPair(task, label, workers, peaks, new / old))
     return tuple(sorted(out))
 
@@ -399,14 +394,13 @@ def _drawn(
         errors = transfer().errors(faster, errors)
     one_run, means = np.zeros((len(draws), len(counts))), np.zeros((len(draws), len(counts)))
     for i, (draw, error) in enumerate(zip(draws, errors, strict=True)):
-        off = np.exp(drift * draw.drift)
-        means[i] = off * _expected(draw.model, counts, target, slower=math.exp(-error)).time
-        whole = off * _expected(draw.model, counts, target).time * math.exp(error) if error else means[i]
-        one_run[i] = whole * np.exp(draw.chance)
+        slower = np.array([[math.exp(-error)], [1.0]])
+        off = np.exp(drift * draw.drift) * _expected(draw.model, counts, target, slower).time
+        means[i], one_run[i] = off[0], off[1] * math.exp(error) * np.exp(draw.chance)
     return one_run, means
 
 
-def _expected(model: Model, counts: Array, target: Target, *, slower: float = 1.0) -> Times:
+def _expected(model: Model, counts: Array, target: Target, slower: float | Array = 1.0) -> Times:
     faster = speed_ratio(model.measurements, target.hardware) * slower
     return model.predict(counts, faster=faster, hardware=target.hardware, network=target.network)
 

@@ -72,25 +72,18 @@ class RunTimings:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Runs that differ in workers and seed alone, and what they have in common.
-
-    - gradient_bytes: what a step's all-reduce sums; None where the source does not say.
-    - backend: of the collectives; None where the source does not say.
-    - network: the link of the emulated hosts in words; None where the runs used a real network.
-    - left_out: a sentence for each run that is not among `runs`.
-    - notes: sentences about the source of the numbers.
-    """
+    """Runs that differ in workers and seed alone, and what they have in common; None: not stated."""
 
     title: str
     task: str
     runs: tuple[RunTimings, ...]
     hardware: Hardware
     precision: str
-    gradient_bytes: float | None
-    backend: str | None = None
-    network: str | None = None
-    left_out: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    gradient_bytes: float | None  # what a step's all-reduce sums
+    backend: str | None = None  # of the collectives
+    network: str | None = None  # the link of emulated hosts in words; None: a real network
+    left_out: tuple[str, ...] = ()  # a sentence for each run that is not among `runs`
+    notes: tuple[str, ...] = ()  # sentences about the source of the numbers
 
     @property
     def counts(self) -> list[int]:
@@ -323,16 +316,11 @@ class Times:
 
 @dataclass(frozen=True)
 class Model:
-    """What was fitted to the measurements.
-
-    - parts: compute, optimizer and data_wait of a step, s; outside of an epoch, s; epochs to the goal.
-    - allreduce: s a step, of each tier that was measured, by the forms that fit the runs alike; predictions
-      are their mean.
-    """
+    """What was fitted to the measurements; predictions are the mean of the forms of an all-reduce."""
 
     measurements: Measurements
-    parts: Mapping[str, FittedPart]
-    allreduce: Mapping[str, Mapping[str, FittedPart]]
+    parts: Mapping[str, FittedPart]  # of a step, s; outside of an epoch, s; epochs to the goal
+    allreduce: Mapping[str, Mapping[str, FittedPart]]  # s a step: tiers measured, forms that fit alike
     hidden_of_communication: float  # at most this share of the all-reduce is overlapped
     hidden_of_compute: float  # and at most so much of it as this share of compute lasts
     epoch_samples: float
@@ -347,7 +335,7 @@ class Model:
         self,
         workers: Array,
         *,
-        faster: float = 1.0,
+        faster: float | Array = 1.0,
         hardware: Hardware | None = None,
         network: NetworkCost | None = None,
     ) -> Times:
