@@ -12,72 +12,50 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 from mlbench.analysis.chart import Axis, Chart, Trace
+from mlbench.analysis.points import MedianEstimate
 from mlbench.analysis.published import load
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Price
 from mlbench.record import format, reader, run_folders, study
 from mlbench.record.record import Record
+from mlbench.report.charts.frontier import TICKS_S, FrontierPoint
+from mlbench.report.charts.frontier import frontier as frontier_chart
 from mlbench.terminal import tables
-from mlbench.terminal.args import JSON, OK, Args, Command, seconds
+from mlbench.terminal.args import JSON, OK, OUTPUT_ROOT, Args, Command, seconds
 from mlbench.wings.prediction import forecast, model
-from mlbench.wings.prediction.forecast import (
-    FURTHEST,
-    WIDE,
-    Forecast,
-    HoldoutError,
-    Offer,
-    PredictedInterval,
-    Spot,
-    Target,
-    in_words,
-)
+from mlbench.wings.prediction.forecast import FURTHEST, WIDE, Forecast, HoldoutError, Offer, Spot, Target
 from mlbench.wings.prediction.model import Array, Measurements, Model, NetworkCost, RunTimings
 
 WIDEST = 110  # columns of a sentence; longer lines are hard to read
 LOUD = 0.3  # relative noise; a 95 % interval then spans a factor of 3 where nothing is extrapolated
 POOR_FIT = 0.1  # relative error at a fitted count from which it is reported
-# s; what people count in
-TICKS_S = (1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 36_000, 86_400, 864_000, 8_640_000)
 PUBLISHED, STUDY = "published:", "study:"
 PUBLISHED_ON = "gcp_n1_t4"  # the profile of the node of the published runs
 FILTERS = {"task": "task", "backend": "backend", "on": "hardware"}  # setting: group of the experiment
 RATES = [f"{tier}_{field}" for tier in (model.NODE, model.BETWEEN) for field in model.FIELDS]
-SETTINGS = {
-    "workers": ("", "fit only these measured worker counts, e.g. 1,2,4; the others show the model's error"),
-    "max_workers": (
-        "",
-        f"predict 1, 2, 4, ... up to this many; without it {FURTHEST} x the most measured",
-    ),
-    "hardware": (
-        "",
-        "predict for another profile of conf/hardware, by stated peaks, links and price; all: cost over time",
-    ),
-    "network": ("", "predict for another network: 10gbit,50us, or the name of a run of task allreduce"),
-    "deadline": ("", "the cheapest number of workers that reaches the goal in time, e.g. 8h, 90min"),
-    "spot": ("", "on spot nodes, of which each is interrupted so many times an hour, e.g. 0.05"),
-    "restart": ("", "from an interruption until training goes on, e.g. 3min; default: the runs' start-up"),
-    "budget": ("", "the fastest number of workers for this many USD"),
-    "task": ("", "of a study of several tasks, this one"),
-    "backend": ("", "of a study of several backends, this one; published runs: nccl, gloo, mpi"),
-    "on": ("", "of a study of several hardware profiles, this one"),
-    "plot": ("", "write the curve with its band to this PNG file; with hardware=all cost over time"),
-    "output_root": ("runs", "the folder that has the runs and studies"),
-    **{
-        f"hardware.{name}": ("", "this field of the profile, where it states none or another")
-        for name in RATES
-    },
+MEANINGS = {
+    "workers": "fit only these measured worker counts, e.g. 1,2,4; the others show the model's error",
+    "max_workers": f"predict 1, 2, 4, ... up to this many; without it {FURTHEST} x the most measured",
+    "hardware": "predict for another profile of conf/hardware, by stated peaks, links and price; "
+    "all: cost over time",
+    "network": "predict for another network: 10gbit,50us, or the name of a run of task allreduce",
+    "deadline": "the cheapest number of workers that reaches the goal in time, e.g. 8h, 90min",
+    "spot": "on spot nodes, of which each is interrupted so many times an hour, e.g. 0.05",
+    "restart": "from an interruption until training goes on, e.g. 3min; default: the runs' start-up",
+    "budget": "the fastest number of workers for this many USD",
+    "task": "of a study of several tasks, this one",
+    "backend": "of a study of several backends, this one; published runs: nccl, gloo, mpi",
+    "on": "of a study of several hardware profiles, this one",
+    "plot": "write the curve with its band to this PNG file; with hardware=all cost over time",
+}
+SETTINGS = {name: ("", meaning) for name, meaning in MEANINGS.items()} | OUTPUT_ROOT
+SETTINGS |= {
+    f"hardware.{name}": ("", "this field of the profile, where it states none or another") for name in RATES
 }
 # The columns by importance: a narrow terminal gets the first ones.
-ORDER = (
-    "workers",
-    "predicted",
-    "95 % interval",
-    "measured",
-    "cost",
-    "speed-up",
-    "speed-up interval",
-    "communication",
-)
+ORDER = ("workers", "predicted", "95 % interval", "measured")
+ORDER += ("cost", "speed-up", "speed-up interval", "communication")
+OFFER = ("hardware", "workers", "predicted", "95 % interval", "cost", "cost interval", "dominated")
 
 
 # --- the runs that MLBench published in 2021
@@ -86,9 +64,7 @@ ORDER = (
 class PublishedTask(NamedTuple):
     """What the table of published runs does not hold: data, batches and parameters of its tasks."""
 
-    epoch_samples: (
-        int | None
-    )  # None: never published; an epoch then stands for a step, which changes units alone
+    epoch_samples: int | None  # None: never published; an epoch stands for a step, which changes units alone
     batch: int
     batch_grows: bool  # whether `batch` is a worker's
     validations_an_epoch: int
@@ -183,11 +159,9 @@ def measurements(names: Sequence[str], output_root: Path, settings: Mapping[str,
         return published_runs(task, backend=settings["backend"] or "nccl")
     records = _study(first, output_root) if len(names) == 1 else None
     records = [_run(name, output_root) for name in names] if records is None else records
-    for setting, group in FILTERS.items():
-        if settings[setting]:
-            records = [
-                record for record in records if getattr(record.experiment, group).name == settings[setting]
-            ]
+    chosen = {group: settings[setting] for setting, group in FILTERS.items() if settings[setting]}
+    for group, name in chosen.items():
+        records = [record for record in records if getattr(record.experiment, group).name == name]
     return model.from_records(records, title=" ".join(names))
 
 
@@ -196,8 +170,7 @@ def to_fit(everything: Measurements, counts: str) -> Measurements:
     if not counts:
         return everything
     chosen = [_count("workers", word) for word in counts.split(",")]
-    missing = [k for k in chosen if k not in everything.counts]
-    if missing:
+    if missing := [k for k in chosen if k not in everything.counts]:
         sentence = f"{format.counted(missing[0], 'worker')} was not measured"
         raise UserError(sentence, hint=f"measured: {', '.join(map(str, everything.counts))}")
     return everything.only(chosen)
@@ -205,13 +178,12 @@ def to_fit(everything: Measurements, counts: str) -> Measurements:
 
 def target(settings: Mapping[str, str], fitted: Measurements, output_root: Path) -> Target:
     """Return the node, with the fields given, the network as stated or as a run measured it, and spot."""
-    measured, spot = fitted.hardware, _spot(settings, fitted)
-    every = settings["hardware"] in ("", "all")
-    node = None if every else forecast.profile(settings["hardware"])
-    rates = {name: settings[f"hardware.{name}"] for name in RATES if settings.get(f"hardware.{name}")}
+    spot, name = _spot(settings, fitted), settings["hardware"]
+    node = None if name in ("", "all") else forecast.profile(name)
+    rates = [name for name in RATES if settings[f"hardware.{name}"]]
     if rates:
-        values = {name: _positive(f"hardware.{name}", text) for name, text in rates.items()}
-        node = (node or measured).model_copy(update=values)
+        values = {name: _positive(f"hardware.{name}", settings[f"hardware.{name}"]) for name in rates}
+        node = (node or fitted.hardware).model_copy(update=values)
     network = settings["network"]
     if not network:
         return Target(node, spot=spot)
@@ -276,12 +248,10 @@ def _positive(name: str, text: str, kind: str = "a number above 0") -> float:
 
 def table(forecasts: Sequence[Forecast], measured: Mapping[int, str], width: int) -> str:
     """Return one line per number of workers; columns that `width` has no room for are left out, and named."""
-    rows = [_row(row, measured.get(row.workers, "")) for row in forecasts]
+    rows = [_cells(row) | {"measured": measured.get(row.workers, "")} for row in forecasts]
     filled = [name for name in ORDER if any(row[name] for row in rows)]
     shown = filled[: tables.fitting(filled, [[row[name] for row in rows] for name in filled], width)]
-    headings = [name for name in rows[0] if name in shown]
-    cells = [[row[name] for name in headings] for row in rows]
-    text = tables.table(headings, cells, right=[True] * len(headings))
+    text = _table([name for name in rows[0] if name in shown], rows)
     if hidden := filled[len(shown) :]:
         text += f"\n{width} columns have no room for: {', '.join(hidden)} (--json has all)"
     return text + ("\n* measured, but not fitted" if any("*" in cell for cell in measured.values()) else "")
@@ -296,23 +266,23 @@ def medians(everything: Measurements, fitted: Measurements) -> dict[int, str]:
     }
 
 
-def _row(row: Forecast, measured: str) -> dict[str, str]:
+def _cells(row: Forecast) -> dict[str, str]:
     return {
         "workers": f"{row.workers:,}",
-        "measured": measured,
+        "measured": "",
         "predicted": format.duration(row.time_s.value),
-        "95 % interval": _ends(row.time_s, format.duration),
+        "95 % interval": row.time_s.ends(format.duration),
         "speed-up": f"{row.speedup.value:.2f}",
-        "speed-up interval": _ends(row.speedup, lambda value: f"{value:.2f}"),
+        "speed-up interval": row.speedup.ends("{:.2f}".format),
         "cost": format.usd(row.cost_usd.value) if row.cost_usd else "",
+        "cost interval": row.cost_usd.ends(format.usd) if row.cost_usd else "",
         "communication": format.percent(row.communication_share),
     }
 
 
-def _ends(estimate: PredictedInterval, write: Callable[[float], str]) -> str:
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f"{write(estimate.low)} to {write(estimate.high)}"
+def _table(headings: Sequence[str], rows: Sequence[Mapping[str, str]]) -> str:
+    cells = [[row[name] for name in headings] for row in rows]
+    return tables.table(headings, cells, right=[name not in ("hardware", "dominated") for name in headings])
 
 
 def chart(
@@ -344,33 +314,22 @@ def chart(
     )
 
 
-def frontier_chart(offers: Sequence[Offer], measured: Measurements) -> Chart:
-    """Return cost over time of every offer with its intervals, dominated ones as crosses."""
-    traces = []
-    for label, dominated in (("not dominated", False), ("dominated", True)):
-        some = [row for row in offers if row.dominated is dominated and row.forecast.cost_usd]
-        points = [(row.forecast.time_s, row.forecast.cost_usd or PredictedInterval(math.nan)) for row in some]
-        names = [] if dominated else [f"{row.hardware}, {row.forecast.workers}" for row in some]
-        xs, ys = [time.value for time, _ in points], [usd.value for _, usd in points]
-        ends: dict[str, Any] = {
-            "x_low": [time.low for time, _ in points],
-            "low": [usd.low for _, usd in points],
-        }
-        ends |= {"x_high": [time.high for time, _ in points], "high": [usd.high for _, usd in points]}
-        texts = [f"{row.hardware}, {in_words(row.forecast)}" for row in some]
-        traces.append(
-            Trace(label, xs, ys, "marks", 1, excluded=dominated, texts=texts, annotations=names, **ends)
-        )
-    drawn = [s for trace in traces for s in (*trace.x, *trace.x_low, *trace.x_high) if s]
-    ticks = [s for s in TICKS_S if min(drawn, default=1) < s < max(drawn, default=1)]
-    return Chart.of(
-        "frontier",
-        f"Predicted cost and time to accuracy of {measured.task}",
-        about=f"{measured.title}, fitted at {_list(measured.counts)} workers; bars are 95 % intervals",
-        x=Axis("time to accuracy", "log", tuple((float(s), format.duration(s)) for s in ticks)),
-        y=Axis("cost / USD", "log"),
-        traces=traces,
-    )
+def points(offers: Sequence[Offer]) -> list[FrontierPoint]:
+    """Return what a chart of cost over time shows of the offers, in their order."""
+    drawn = []
+    for offer in offers:
+        predicted = filter(None, (offer.forecast.time_s, offer.forecast.cost_usd))
+        time, usd = (MedianEstimate(each.value, each.low, each.high, n=0) for each in predicted)
+        drawn.append(FrontierPoint(offer.hardware, offer.forecast.workers, time, usd))
+    return drawn
+
+
+def refusals(refused: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each reason for which profiles are not shown."""
+    names: dict[str, list[str]] = {}
+    for name, why in refused.items():
+        names.setdefault(why, []).append(name)
+    return [f"Not shown: {', '.join(some)}: {why}." for why, some in names.items()]
 
 
 def first(fit: Model, other: Target, *, most: int, wanted: int) -> list[str | None]:
@@ -379,20 +338,19 @@ def first(fit: Model, other: Target, *, most: int, wanted: int) -> list[str | No
     emulated = doubt = ends = None
     if runs.network:
         emulated = f"Emulated: the runs used hosts that one machine emulates, linked by {runs.network}. "
-        emulated += "The prediction is of such hosts, and says nothing of a real network."
-        if other.network:
-            emulated = (
-                emulated.partition(". ")[0] + ". Computing shared that machine's CPUs; only the network "
-            )
-            emulated += f"becomes {other.network.name}."
+        if other.network is None:
+            emulated += "The prediction is of such hosts, and says nothing of a real network."
+        else:
+            emulated += "Computing shared that machine's CPUs; only the network becomes "
+            emulated += f"{other.network.name}."
     if shown.has_spread and (sigma := _sigma(shown.seconds)) > LOUD:
         doubt = f"Unreliable: the runs are {format.percent(sigma)} from the model or from each other, so "
         doubt += "intervals span a factor of 3 and more. Repeat the runs on a quiet machine."
     if most < wanted:
-        epoch = f"{fit.epoch_samples:,.0f} samples per epoch, {fit.batch:,.0f} per worker and step"
-        why = (
-            f"an epoch then has one step ({epoch})" if runs.grows else "a step then has one sample per worker"
-        )
+        why = "a step then has one sample per worker"
+        if runs.grows:
+            epoch = f"{fit.epoch_samples:,.0f} samples per epoch, {fit.batch:,.0f} per worker and step"
+            why = f"an epoch then has one step ({epoch})"
         ends = f"The table ends at {most:,} workers: {why}."
     return [emulated, doubt, ends]
 
@@ -403,9 +361,8 @@ def basis(fit: Model) -> list[str]:
     sentences = [f"Fitted on {format.counted(len(runs.runs), 'run')} at {_list(counts)} workers."]
     sentences += [f"Left out: {why}." for why in runs.left_out]
     sentences += [f"Note: {note}." for note in runs.notes]
-    worst = max(
-        (forecast.compare(fit, runs.only([k])) for k in counts), key=lambda holdout: abs(holdout.epoch_error)
-    )
+    errors = [forecast.compare(fit, runs.only([k])) for k in counts]
+    worst = max(errors, key=lambda holdout: abs(holdout.epoch_error))
     if abs(worst.epoch_error) >= POOR_FIT:
         sentences.append(f"The fit is off where it was fitted: {error(worst)}.")
     sentences += [
@@ -439,13 +396,13 @@ def basis(fit: Model) -> list[str]:
 def assumptions(fit: Model, other: Target) -> list[str]:
     """Return sentences on what was assumed of other hardware, of another network and of spot nodes."""
     sentences, measured, network = [], fit.measurements.hardware, other.network
-    if other.hardware is not None and fit.moved(other.hardware):
+    if other.hardware is not None and fit.measurements.moved(other.hardware):
         ratio, transfer = forecast.speed_ratio(fit.measurements, other.hardware), forecast.transfer()
         sentences.append(
             f"Compute and optimizer are scaled from {measured.name} to {other.hardware.name} by their stated "
             f"peaks ({fit.measurements.precision}), {ratio:.3g} to 1."
         )
-        if forecast.other_processor(measured, other.hardware):
+        if forecast.other_processor(fit.measurements, other.hardware):
             sentences.append(
                 f"How far such a ratio was off in {len(forecast.pairs())} published pairs of processors is "
                 f"part of the interval: a factor of {transfer.factor(ratio):.2g} either way "
@@ -547,9 +504,10 @@ def _predict(args: Args) -> int:
     most = settings["max_workers"]
     wanted = _count("max_workers", most) if most else FURTHEST * fitted.counts[-1]
     counts = worker_counts(fit, everything, wanted)
+    deadline, budget = settings["deadline"], settings["budget"]
     limits = {
-        "deadline": seconds("deadline", settings["deadline"]) if settings["deadline"] else None,
-        "budget": _positive("budget", settings["budget"], "an amount of USD") if settings["budget"] else None,
+        "deadline": seconds("deadline", deadline) if deadline else None,
+        "budget": _positive("budget", budget, "an amount of USD") if budget else None,
     }
     if settings["hardware"] == "all":
         return _frontier(args, fit, counts, other, limits)
@@ -563,19 +521,11 @@ def _predict(args: Args) -> int:
     emulated, doubt, ends = first(fit, other, most=counts[-1], wanted=wanted)
     rest = [*basis(fit), *assumptions(fit, other), *holdouts(left_out, held_out)]
     if args.json:
-        values = {
-            "predictions": forecasts,
-            "leave_one_out": left_out,
-            "held_out": held_out,
-            "advice": answers,
-        }
-        sentences = [*filter(None, [emulated, doubt, ends]), *rest]
-        print(
-            _json(
-                {"title": everything.title, "fitted_workers": fitted.counts, "sentences": sentences}, values
-            )
+        plain = {"title": everything.title, "fitted_workers": fitted.counts}
+        plain["sentences"] = [*filter(None, [emulated, doubt, ends]), *rest]
+        return _print_json(
+            plain, predictions=forecasts, leave_one_out=left_out, held_out=held_out, advice=answers
         )
-        return OK
     width = min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else sys.maxsize
     lines = table(forecasts, medians(everything, fitted) if other == Target() else {}, width)
     answered = [answer.sentence for answer in answers]
@@ -592,25 +542,18 @@ def _frontier(
     if any(args.settings[f"hardware.{name}"] for name in RATES):
         raise UserError("hardware=all takes no fields of a profile", hint="name a profile")
     offers, refused = forecast.frontier(fit, counts, other, date.today())
-    answers = forecast.pick(offers, **limits)
-    _draw(args, lambda: frontier_chart(offers, fit.measurements))
+    answers, runs = forecast.pick(offers, **limits), fit.measurements
+    about = f"{runs.title}, fitted at {_list(runs.counts)} workers; bars are 95 % intervals"
+    title = f"Predicted cost and time to accuracy of {runs.task}"
+    _draw(args, lambda: frontier_chart(points(offers), title=title, about=about))
     if args.json:
-        title = {"title": fit.measurements.title, "refused": refused}
-        print(_json(title, {"offers": offers, "advice": answers}))
-        return OK
-    headings = ["hardware", "workers", "predicted", "95 % interval", "cost", "cost interval", "dominated"]
-    cells = []
-    for row in offers:
-        time, usd = row.forecast.time_s, row.forecast.cost_usd or PredictedInterval(math.nan)
-        numbers = [format.duration(time.value), _ends(time, format.duration), format.usd(usd.value)]
-        dominated = "yes" if row.dominated else ""
-        cells.append([row.hardware, f"{row.forecast.workers:,}", *numbers, _ends(usd, format.usd), dominated])
-    right = [False, True, True, True, True, True, False]
-    print(f"{fit.measurements.title}\n\n{tables.table(headings, cells, right=right)}\n")
-    print("\n".join([*(answer.sentence for answer in answers), ""]))
-    for why in dict.fromkeys(refused.values()):
-        names = ", ".join(name for name, reason in refused.items() if reason == why)
-        print(f"Not shown: {names}: {why}.")
+        return _print_json({"title": runs.title, "refused": refused}, offers=offers, advice=answers)
+    rows = [
+        {"hardware": offer.hardware, "dominated": "yes" if offer.dominated else ""} | _cells(offer.forecast)
+        for offer in offers
+    ]
+    print(f"{runs.title}\n\n{_table(OFFER, rows)}\n")
+    print("\n".join([*(answer.sentence for answer in answers), "", *refusals(refused)]))
     return OK
 
 
@@ -621,6 +564,7 @@ def _draw(args: Args, drawn: Callable[[], Chart]) -> None:
         render.save([drawn()], Path(args.settings["plot"]))
 
 
-def _json(plain: dict[str, Any], values: Mapping[str, Sequence[Any]]) -> str:
+def _print_json(plain: dict[str, Any], **values: Sequence[Any]) -> int:
     rows = {name: [dataclasses.asdict(value) for value in some] for name, some in values.items()}
-    return format.json_text(plain | rows)
+    print(format.json_text(plain | rows))
+    return OK

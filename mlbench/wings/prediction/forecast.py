@@ -4,8 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cache
+from functools import cache, partial
+from itertools import accumulate
 from statistics import mean, median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from mlbench.config import compose
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Hardware
 from mlbench.record import cost, format
-from mlbench.wings.prediction.model import Array, FittedPart, Measurements, Model, NetworkCost, fit
+from mlbench.wings.prediction.model import Array, FittedPart, Measurements, Model, NetworkCost, Times, fit
 
 DRAWS = 1000  # refits; the ends of a 95 % interval then move by about 3 % between seeds
 SEED = 20200908  # any constant: equal runs give equal intervals
@@ -37,6 +39,14 @@ class PredictedInterval:
     low: float | None = None
     high: float | None = None
 
+    def ends(self, text: Callable[[float], str]) -> str:
+        """Return e.g. 2 h 40 min to 6 h 00 min; empty without an interval."""
+        return "" if self.low is None or self.high is None else f"{text(self.low)} to {text(self.high)}"
+
+    def text(self, text: Callable[[float], str]) -> str:
+        """Return the value, and its interval in brackets."""
+        return f"{text(self.value)} ({ends})" if (ends := self.ends(text)) else text(self.value)
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -53,19 +63,19 @@ class Forecast:
     step_s: float
     communication_share: float  # exposed, of a step
 
+    def __str__(self) -> str:
+        """Return e.g. 8 workers, 7 h 00 min, 31.32 USD; with intervals."""
+        bill = f", {self.cost_usd.text(format.usd)}" if self.cost_usd else ""
+        return f"{format.counted(self.workers, 'worker')}, {self.time_s.text(format.duration)}{bill}"
+
 
 @dataclass(frozen=True)
 class Spot:
-    """Nodes that are taken away now and then; the run then goes on from its last checkpoint, on as many.
+    """Nodes that are taken away now and then; the run then goes on from its last checkpoint, on as many."""
 
-    - per_hour: interruptions of a node, a Poisson process.
-    - restart_s: from an interruption until it trains again; the next one may come before that.
-    - checkpoints: of a run, evenly.
-    """
-
-    per_hour: float
-    restart_s: float
-    checkpoints: int
+    per_hour: float  # interruptions of a node, a Poisson process
+    restart_s: float  # from an interruption until it trains again; the next one may come before that
+    checkpoints: int  # of a run, evenly
 
     @np.errstate(over="ignore")  # a run that never ends
     def mean(self, seconds: Array, nodes: Array) -> Array:
@@ -108,8 +118,7 @@ class Target:
     spot: Spot | None = None
 
 
-@dataclass(frozen=True)
-class ProcessorPair:
+class ProcessorPair(NamedTuple):
     """The same software on two processors, published: what their peaks predict, and what was measured."""
 
     task: str
@@ -118,14 +127,8 @@ class ProcessorPair:
     peaks: float  # ratio of the stated peaks
     speedup: float  # ratio of the measured speeds
 
-    @property
-    def error(self) -> float:
-        """By what power of the peaks' ratio the time was off: 0 where speed is proportional to the peak."""
-        return math.log(self.peaks / self.speedup) / math.log(self.peaks)
 
-
-@dataclass(frozen=True)
-class Transfer:
+class Transfer(NamedTuple):
     """The error of a prediction for another processor, in logarithms of time for each e-fold of the peak.
 
     Student's t around 0. Pairs of a task err alike, so tasks are what is counted: one degree of freedom less
@@ -136,22 +139,15 @@ class Transfer:
     dof: int
     least: float  # the smallest logarithm of a peaks' ratio among the pairs; no other processor errs less
 
-    def draw(self, peaks: float, size: int, rng: np.random.Generator) -> Array:
-        """Return errors in logarithms of time for this ratio of peaks, (size,): quantiles in random order."""
-        from scipy.stats import t
-
-        quantiles = (np.arange(size) + 0.5) / size  # drawn at random, tails this heavy move with the seed
-        return rng.permutation(t.ppf(quantiles, self.dof)) * self.scale * self.distance(peaks)
+    def errors(self, peaks: float, students: Array) -> Array:
+        """Return the errors in logarithms of time for this ratio of peaks, at quantiles of Student's t."""
+        return students * self.scale * max(abs(math.log(peaks)), self.least)
 
     def factor(self, peaks: float) -> float:
         """Return the factor by which the ends of the 95 % interval of a time are off its middle."""
         from scipy.stats import t
 
-        return math.exp(float(t.ppf(0.975, self.dof)) * self.scale * self.distance(peaks))
-
-    def distance(self, peaks: float) -> float:
-        """Return for how many e-folds of the peak the error counts."""
-        return max(abs(math.log(peaks)), self.least)
+        return math.exp(self.errors(peaks, t.ppf(0.975, self.dof)))
 
 
 @cache
@@ -160,7 +156,7 @@ def pairs() -> tuple[ProcessorPair, ...]:
 
     NVIDIA's FP32 goes with TF32, the precision that replaced it in the same code; MLPerf's code is fp16.
     """
-    speeds: dict[tuple[str, str, str | None, int | None], dict[str, dict[str, tuple[float, str]]]] = {}
+    speeds: dict[tuple[str, str, int], dict[str, dict[str, tuple[float, str]]]] = {}
     for row in load(publisher="peer"):
         if row.study == "nvidia-examples" and row.metric == "throughput":
             model, label = str(row.hardware), row.label or ""
@@ -169,27 +165,32 @@ def pairs() -> tuple[ProcessorPair, ...]:
         else:
             continue
         if model in PUBLISHED_ON and row.metric in MEASURED:
-            kind = "AMP" if label == "AMP" else "FP32 to TF32"
-            values = speeds.setdefault((row.task or "", str(row.software), kind, row.workers), {})
+            kind, precision = ("AMP", "fp16") if label == "AMP" else ("FP32 to TF32", label.lower())
+            key = (row.task or "", f"{row.software}, {kind}", row.workers or 1)
             speed = row.value if row.metric == "throughput" else 1 / row.value
-            values.setdefault(row.metric, {})[model] = (speed, {"AMP": "fp16"}.get(label, label.lower()))
-    out = []
-    for (task, software, kind, workers), metrics in speeds.items():
+            speeds.setdefault(key, {}).setdefault(row.metric, {})[model] = (speed, precision)
+    nodes, out = {model: profile(name) for model, name in PUBLISHED_ON.items()}, []
+    for (task, label, workers), metrics in speeds.items():
         both = [metrics[name] for name in MEASURED if len(metrics.get(name, {})) == len(PUBLISHED_ON)]
         if both:
             (old, before), (new, after) = both[0]["V100"], both[0]["A100"]
-            peaks = peak(profile(PUBLISHED_ON["A100"]), after) / peak(profile(PUBLISHED_ON["V100"]), before)
-            out.append(ProcessorPair(task, f"{software}, {kind}", workers or 1, peaks, new / old))
-    return tuple(sorted(out, key=lambda pair: (pair.task, pair.label, pair.workers)))
+            peaks = peak(nodes["A100"], after) / peak(nodes["V100"], before)
+            out.append(ProcessorPair(task, label, workers, peaks, new / old))
+    return tuple(sorted(out))
 
 
 def transfer(of: Sequence[ProcessorPair] | None = None) -> Transfer:
-    """Return the error fitted on these pairs, or all: a root mean square in which each task counts once."""
+    """Return the error fitted on these pairs, or all: a root mean square in which each task counts once.
+
+    A pair's is by what power of the peaks' ratio its time was off: 0 where speed is proportional to the peak.
+    """
+    squares: dict[str, list[float]] = {}
     of = pairs() if of is None else of
-    tasks = sorted({pair.task for pair in of})
-    squares = [mean(pair.error**2 for pair in of if pair.task == task) for task in tasks]
-    least = min(math.log(pair.peaks) for pair in of)
-    return Transfer(math.sqrt(mean(squares)), max(1, len(tasks) - 1), least)
+    for pair in of:
+        error = math.log(pair.peaks / pair.speedup) / math.log(pair.peaks)
+        squares.setdefault(pair.task, []).append(error**2)
+    scale = math.sqrt(mean(mean(squares[task]) for task in sorted(squares)))
+    return Transfer(scale, max(1, len(squares) - 1), min(math.log(pair.peaks) for pair in of))
 
 
 def profile(name: str) -> Hardware:
@@ -199,8 +200,7 @@ def profile(name: str) -> Hardware:
     return compose.hardware(name)
 
 
-@dataclass(frozen=True)
-class Noise:
+class Noise(NamedTuple):
     """Relative residuals of the runs' seconds and epochs, scaled for few runs."""
 
     seconds: Array
@@ -224,24 +224,38 @@ class HoldoutError:
     epoch_error: float  # of the seconds per epoch, so without the chance in the epochs to the goal
 
 
-def forecast(model: Model, workers: Sequence[int], target: Target | None = None) -> list[Forecast]:
+class Resample(NamedTuple):
+    """One draw of the bootstrap; nothing in it depends on a profile."""
+
+    model: Model
+    student: float  # a quantile of Student's t for another processor, else 0
+    drift: float  # of a standard normal distribution: how far the model is off beyond the measured counts
+    chance: Array  # logarithm of what one further run is off the mean of many
+
+
+def forecast(
+    model: Model,
+    workers: Sequence[int],
+    target: Target | None = None,
+    *,
+    draws: Callable[[bool], Sequence[Resample]] | None = None,
+) -> list[Forecast]:
     """Return what is to be expected at each worker count, in ascending order.
 
-    Raises UserError where the target needs what is not stated: peaks of both processors, the bytes of the
-    gradients, a worker count beyond the batch.
+    `draws` has the resamples of the model with and without another processor, where several forecasts share
+    them. Raises UserError where the target needs what is not stated: peaks of both processors, the bytes of
+    the gradients, a worker count beyond the batch.
     """
     target = target or Target()
-    measurements = model.measurements
-    hardware = target.hardware or measurements.hardware
+    runs = model.measurements
+    hardware = target.hardware or runs.hardware
     if max(workers) > model.most_workers:
-        raise UserError(
-            f"{max(workers):,} workers are more than the batch or the data can be shared out among",
-            hint=f"max_workers={int(model.most_workers)}",
-        )
+        sentence = f"{max(workers):,} workers are more than the batch or the data can be shared out among"
+        raise UserError(sentence, hint=f"max_workers={int(model.most_workers)}")
     counts = np.array([1, *workers], np.float64)
-    faster = speed_ratio(measurements, target.hardware)
-    expected = model.predict(counts, faster=faster, hardware=target.hardware, network=target.network)
-    one_run, means = _drawn(model, counts, faster=faster, target=target)
+    expected = _expected(model, counts, target)
+    draws = draws or partial(resamples, model)
+    one_run, means = _drawn(counts, target, runs, draws(other_processor(runs, target.hardware)))
     nodes = np.array([cost.nodes(hardware, int(k)) for k in counts])
     times = expected.time
     if spot := target.spot:
@@ -256,12 +270,12 @@ def forecast(model: Model, workers: Sequence[int], target: Target | None = None)
     for i, k in enumerate(workers, start=1):
         time = _interval(times[i], one_run[:, i])
         ratio = _interval(times[i] / times[i - 1], means[:, i] / means[:, i - 1])
-        measured = target == Target() and k in measurements.counts
+        measured = target == Target() and k in runs.counts
         forecasts.append(
             Forecast(
                 workers=k,
-                measured_s=median(measurements.times(k)) if measured else None,
-                extrapolated=not measurements.counts[0] <= k <= measurements.counts[-1],
+                measured_s=median(runs.times(k)) if measured else None,
+                extrapolated=not runs.counts[0] <= k <= runs.counts[-1],
                 time_s=time,
                 time_ratio=ratio if i > 1 else None,
                 speedup=_interval(times[0] / times[i], means[:, 0] / means[:, i]),
@@ -279,16 +293,16 @@ def noise(model: Model) -> Noise:
 
     A run's residual is the mean of its parts', weighted by their time: a slow run is slow in all of them.
     """
-    runs = model.measurements.runs
-    epochs = model.parts["epochs"]
+    runs, epochs = model.measurements.runs, model.parts["epochs"]
     timed = [(part, name) for name, part in model.parts.items() if name != "epochs" and part.dof]
     weights = np.array([sum(getattr(run, f"{name}_s") for run in runs) for _, name in timed])
+    epoch_residuals = _scaled(epochs, epochs.dof)
     if not weights.sum():
-        return Noise(np.zeros(0), _scaled(epochs, epochs.dof), 0, epochs.dof)
+        return Noise(np.zeros(0), epoch_residuals, 0, epochs.dof)
     weights /= weights.sum()
     dof = max(1, round(sum(w * part.dof for w, (part, _) in zip(weights, timed, strict=True))))
     seconds = sum(w * _scaled(part, dof) for w, (part, _) in zip(weights, timed, strict=True))
-    return Noise(np.asarray(seconds), _scaled(epochs, epochs.dof), dof, epochs.dof)
+    return Noise(np.asarray(seconds), epoch_residuals, dof, epochs.dof)
 
 
 def leave_one_out(measurements: Measurements) -> list[HoldoutError]:
@@ -312,15 +326,10 @@ def compare(model: Model, measured: Measurements) -> HoldoutError:
     """Return the error at the one worker count of `measured`."""
     (workers,) = measured.counts
     expected = model.predict(np.array([workers], np.float64))
-    time = median(measured.times(workers))
+    predicted, time = float(expected.time[0]), median(measured.times(workers))
+    predicted_epoch = float(expected.time[0] / expected.epochs[0])
     an_epoch = median(run.total_s / run.epochs for run in measured.runs)
-    return HoldoutError(
-        workers=workers,
-        measured_s=time,
-        predicted_s=float(expected.time[0]),
-        time_error=float(expected.time[0]) / time - 1,
-        epoch_error=float(expected.time[0] / expected.epochs[0]) / an_epoch - 1,
-    )
+    return HoldoutError(workers, time, predicted, predicted / time - 1, predicted_epoch / an_epoch - 1)
 
 
 def extrapolation_error(measurements: Measurements) -> float:
@@ -337,44 +346,63 @@ def extrapolation_error(measurements: Measurements) -> float:
     return abs(math.log1p(error)) / math.log2(most / fewer[-1])
 
 
-def other_processor(measured: Hardware, hardware: Hardware | None) -> bool:
+def other_processor(measurements: Measurements, hardware: Hardware | None) -> bool:
     """Whether the target computes with another processor than the runs, so that the transfer error counts."""
-    if hardware is None or hardware.name == measured.name:
+    if hardware is None or not measurements.moved(hardware):
         return False
-    return hardware.gpu_model is None or hardware.gpu_model != measured.gpu_model
+    return hardware.gpu_model is None or hardware.gpu_model != measurements.hardware.gpu_model
 
 
-def _drawn(model: Model, counts: Array, *, faster: float, target: Target) -> tuple[Array, Array]:
-    """Return (draws, counts) times to accuracy of one further run, and of the mean of many.
+def resamples(model: Model, elsewhere: bool) -> list[Resample]:
+    """Return the draws of a bootstrap of residuals, with another processor or without; none without noise.
 
-    A bootstrap of residuals (Efron and Tibshirani 1993, An Introduction to the Bootstrap, 9.5). What another
-    processor is off (Transfer) changes its computing, and for a further run its whole time, as in the pairs.
+    Efron and Tibshirani 1993, An Introduction to the Bootstrap, 9.5.
     """
+    from scipy.stats import t
+
     shown = noise(model)
     if not shown.has_spread:
-        return np.zeros((0, len(counts))), np.zeros((0, len(counts)))
+        return []
     rng = np.random.default_rng(SEED)
     runs = model.measurements.runs
     reached = sum(run.reached for run in runs)
-    beyond = np.maximum(0.0, np.log2(counts / model.measurements.counts[-1]))
-    drift = extrapolation_error(model.measurements) * beyond
     # The goal is met at a validation, so epochs are known no better than their distance.
     granularity = median(1 / run.validations for run in runs)
-    moved = other_processor(model.measurements.hardware, target.hardware)
-    errors = transfer().draw(faster, DRAWS, rng) if moved else np.zeros(DRAWS)
-    one_run, means = [], []
-    links = {"hardware": target.hardware, "network": target.network}
-    for error in errors:
+    students = np.zeros(DRAWS)
+    if elsewhere:  # quantiles in random order: drawn at random, tails this heavy move with the seed
+        students = rng.permutation(t.ppf((np.arange(DRAWS) + 0.5) / DRAWS, transfer().dof))
+    draws = []
+    for student in students:
         forms = {tier: str(rng.choice(list(several))) for tier, several in model.allreduce.items()}
         again = model.refitted(_draw(shown.seconds, len(runs), rng), _draw(shown.epochs, reached, rng), forms)
-        off = np.exp(drift * rng.standard_normal())
-        means.append(off * again.predict(counts, faster=faster * math.exp(-error), **links).time)
-        whole = (
-            off * again.predict(counts, faster=faster, **links).time * math.exp(error) if error else means[-1]
-        )
+        drift = rng.standard_normal()
         chance = _draw(shown.seconds, 1, rng) + _draw(shown.epochs, 1, rng)
-        one_run.append(whole * np.exp(chance + granularity * (rng.random() - 0.5)))
-    return np.array(one_run), np.array(means)
+        draws.append(Resample(again, student, drift, chance + granularity * (rng.random() - 0.5)))
+    return draws
+
+
+def _drawn(
+    counts: Array, target: Target, runs: Measurements, draws: Sequence[Resample]
+) -> tuple[Array, Array]:
+    """Return (draws, counts) times to accuracy of one further run, and of the mean of many.
+
+    What another processor is off changes its computing, and for a further run its whole time, as in pairs.
+    """
+    drift = extrapolation_error(runs) * np.maximum(0.0, np.log2(counts / runs.counts[-1]))
+    faster, errors = speed_ratio(runs, target.hardware), np.array([draw.student for draw in draws])
+    if errors.any():
+        errors = transfer().errors(faster, errors)
+    one_run, means = np.zeros((len(draws), len(counts))), np.zeros((len(draws), len(counts)))
+    for i, (draw, error) in enumerate(zip(draws, errors, strict=True)):
+        slower = np.array([[math.exp(-error)], [1.0]])
+        off = np.exp(drift * draw.drift) * _expected(draw.model, counts, target, slower).time
+        means[i], one_run[i] = off[0], off[1] * math.exp(error) * np.exp(draw.chance)
+    return one_run, means
+
+
+def _expected(model: Model, counts: Array, target: Target, slower: float | Array = 1.0) -> Times:
+    faster = speed_ratio(model.measurements, target.hardware) * slower
+    return model.predict(counts, faster=faster, hardware=target.hardware, network=target.network)
 
 
 def _draw(residuals: Array, size: int, rng: np.random.Generator) -> Array:
@@ -401,20 +429,18 @@ def _interval(value: float, drawn: Array) -> PredictedInterval:
 
 def speed_ratio(measurements: Measurements, hardware: Hardware | None) -> float:
     """Return by what factor the other hardware's stated peak exceeds the measured one's, a worker."""
-    if hardware is None or hardware.name == measurements.hardware.name:
+    if hardware is None or not measurements.moved(hardware):
         return 1.0
-    measured, other = (peak(node, measurements.precision) for node in (measurements.hardware, hardware))
-    return other / measured
+    measured = peak(measurements.hardware, measurements.precision)
+    return peak(hardware, measurements.precision) / measured
 
 
 def peak(hardware: Hardware, precision: str) -> float:
-    """Return the peak in FLOP/s of one worker: a GPU, or its part of a node's CPUs."""
+    """Return the peak in FLOP/s of one worker: a GPU, or its part of a node's CPUs; UserError without one."""
     peak = getattr(hardware.peak, precision) if hardware.peak else None
     if peak is None:
-        raise UserError(
-            f"hardware={hardware.name} states no peak in {precision}, so speed cannot be scaled",
-            hint="choose hardware that states one, or measure on it",
-        )
+        sentence = f"hardware={hardware.name} states no peak in {precision}, so speed cannot be scaled"
+        raise UserError(sentence, hint="choose hardware that states one, or measure on it")
     return peak if hardware.gpus else peak / (hardware.workers_per_node or 1)
 
 
@@ -425,11 +451,11 @@ def _cost(
     if hardware.price is None:
         return None
     an_hour = hardware.price.usd_per_hour_spot if spot else hardware.price.usd_per_hour
-    count = cost.nodes(hardware, workers)
     if an_hour is None:
         raise UserError(f"hardware={hardware.name} has no spot price", hint="leave spot= out")
-    ends = [None if s is None else cost.usd(s, count, an_hour) for s in (time.low, time.high)]
-    return PredictedInterval(cost.usd(time.value, count, an_hour), *ends)
+    of = partial(cost.usd, nodes=cost.nodes(hardware, workers), usd_per_hour=an_hour)
+    ends = [None if s is None else of(s) for s in (time.low, time.high)]
+    return PredictedInterval(of(time.value), *ends)
 
 
 @dataclass(frozen=True)
@@ -456,10 +482,10 @@ def frontier(
 ) -> tuple[list[Offer], dict[str, str]]:
     """Return the offers of all profiles with a price of the last year, by time, and why others have none.
 
-    With target.spot on demand and on spot nodes. Of a profile with an unknown link, the counts that need
-    none. Raises nothing for a profile.
+    With target.spot they are on demand and on spot nodes. An unknown link leaves the counts that need none.
     """
-    candidates: list[tuple[str, Forecast, str]] = []
+    draws = cache(partial(resamples, model))
+    offers: list[Offer] = []
     refused = {}
     for name in compose.choices("hardware"):
         try:
@@ -469,25 +495,25 @@ def frontier(
             if old := old_price(node, today):
                 raise UserError(f"its {old}")
             here = replace(target, hardware=node, spot=None)
-            possible = [k for k in counts if not _refusal(model, k, here)]
-            if refusal := _refusal(model, counts[-1], here):
+            refusals = {k: _refusal(model, k, here) for k in counts}
+            possible = [k for k, refusal in refusals.items() if not refusal]
+            if refusal := refusals[counts[-1]]:
                 shown = f"; up to {format.counted(max(possible), 'worker')} shown" if possible else ""
-                refused[name] = f"{str(refusal).partition(' (')[0]}{shown}"
+                refused[name] = f"{refusal}{shown}"
             for spot in dict.fromkeys((None, target.spot)):
                 label = f"{name}, spot" if spot else name
                 if spot and node.price.usd_per_hour_spot is None:
                     refused[label] = "it has no spot price"
                 elif possible:
-                    predicted = forecast(model, possible, replace(here, spot=spot))
-                    candidates += [(label, row, node.price.date) for row in predicted]
-        except UserError as refusal:
-            refused[name] = str(refusal).partition(" (")[0]
-    candidates.sort(key=lambda candidate: (candidate[1].time_s.value, _usd(candidate[1])))
-    offers, least = [], math.inf
-    for name, row, dated in candidates:
-        offers.append(Offer(name, row, dated, dominated=_usd(row) >= least))
-        least = min(least, _usd(row))
-    return offers, refused
+                    rows = forecast(model, possible, replace(here, spot=spot), draws=draws)
+                    offers += [Offer(label, row, node.price.date, dominated=False) for row in rows]
+        except UserError as error:
+            refused[name] = str(error).partition(" (")[0]
+    offers.sort(key=lambda offer: (_time(offer.forecast), _usd(offer.forecast)))
+    bills = [_usd(offer.forecast) for offer in offers]
+    before = [math.inf, *accumulate(bills, min)]  # the cheapest of those that are faster
+    dominated = [usd >= least for usd, least in zip(bills, before, strict=False)]
+    return [replace(offer, dominated=worse) for offer, worse in zip(offers, dominated, strict=True)], refused
 
 
 def old_price(hardware: Hardware, today: date) -> str | None:
@@ -498,15 +524,13 @@ def old_price(hardware: Hardware, today: date) -> str | None:
     return f"price is of {dated}, older than a year"
 
 
-def _refusal(model: Model, workers: int, target: Target) -> UserError | None:
+def _refusal(model: Model, workers: int, target: Target) -> str:
+    """Return why nothing can be predicted of a worker count; empty where it can."""
     try:
-        faster = speed_ratio(model.measurements, target.hardware)
-        model.predict(
-            np.array([float(workers)]), faster=faster, hardware=target.hardware, network=target.network
-        )
+        _expected(model, np.array([float(workers)]), target)
     except UserError as refusal:
-        return refusal
-    return None
+        return str(refusal).partition(" (")[0]
+    return ""
 
 
 def advise(
@@ -521,9 +545,8 @@ def advise(
     priced = not old and all(row.cost_usd for row in forecasts)
     if budget is not None and not priced and not old:
         raise UserError("a budget needs a price, and the hardware has none", hint="hardware=gcp_n1_t4, say")
-    options = [(in_words(row), row) for row in supported]
-    more = reason or "no larger count was predicted"
-    answers = [_best("fastest", options, _time, more=more)]
+    options = [(str(row), row) for row in supported]
+    answers = [_best("fastest", options, _time, more=reason or "no larger count was predicted")]
     if reason and len(supported) == 1 and not slower:
         answers = [Advice("fastest", None, f"Fastest: no advice, {reason}.")]
     elif priced:
@@ -542,7 +565,7 @@ def advise(
 
 def pick(offers: Sequence[Offer], *, deadline: float | None, budget: float | None) -> list[Advice]:
     """Return the fastest and the cheapest offer, or the cheapest in time and the fastest for the money."""
-    options = [(f"{offer.hardware}, {in_words(offer.forecast)}", offer.forecast) for offer in offers]
+    options = [(f"{offer.hardware}, {offer.forecast}", offer.forecast) for offer in offers]
     answers = [] if deadline is None else [_best("deadline", options, _usd, limit=deadline)]
     answers += [] if budget is None else [_best("budget", options, _time, limit=budget)]
     return answers or [_best("fastest", options, _time), _best("cheapest", options, _usd)]
@@ -569,7 +592,7 @@ def _best(
         return Advice(question, None, f"{title}: none of these is predicted to keep it{closest}.")
     label, best = min(within, key=lambda option: order(option[1]))
     if limit is not None:
-        safe = [option for option in within if (_high(option[1], question) or math.inf) <= limit]
+        safe = [option for option in within if _high(option[1], question) <= limit]
         more = "no count keeps it with its whole interval"
         if safe:
             safest = min(safe, key=lambda option: order(option[1]))[0].partition(" (")[0]
@@ -584,12 +607,6 @@ def _best(
     return Advice(question, best.workers, f"{sentence}.")
 
 
-def in_words(row: Forecast) -> str:
-    """Return e.g. 8 workers, 7 h 00 min, 31.32 USD; with intervals."""
-    parts = [format.counted(row.workers, "worker"), _with_ends(row.time_s, format.duration)]
-    return ", ".join([*parts, *([_with_ends(row.cost_usd, format.usd)] if row.cost_usd else [])])
-
-
 def _supported(forecasts: Sequence[Forecast]) -> tuple[list[Forecast], str, bool]:
     """Return the counts up to which each is shown to be faster than the one before, and why it ends there.
 
@@ -602,16 +619,10 @@ def _supported(forecasts: Sequence[Forecast]) -> tuple[list[Forecast], str, bool
             slower = ratio.low is not None and ratio.low > 1
             verb = "are slower" if slower else "are not shown to be faster"
             before = format.counted(supported[-1].workers, "worker")
-            ends = _with_ends(ratio, lambda value: f"{value:.2f}")
+            ends = ratio.text("{:.2f}".format)
             return supported, f"{row.workers:,} {verb} than {before} (ratio of the times {ends})", slower
         supported.append(row)
     return supported, "", False
-
-
-def _with_ends(estimate: PredictedInterval, text: Callable[[float], str]) -> str:
-    if estimate.low is None or estimate.high is None:
-        return text(estimate.value)
-    return f"{text(estimate.value)} ({text(estimate.low)} to {text(estimate.high)})"
 
 
 def _time(row: Forecast) -> float:
@@ -622,5 +633,6 @@ def _usd(row: Forecast) -> float:
     return row.cost_usd.value if row.cost_usd else math.inf
 
 
-def _high(row: Forecast, question: str) -> float | None:
-    return (row.cost_usd.high if row.cost_usd else None) if question == "budget" else row.time_s.high
+def _high(row: Forecast, question: str) -> float:
+    interval = row.cost_usd if question == "budget" else row.time_s
+    return (interval.high if interval else None) or math.inf

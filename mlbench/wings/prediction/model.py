@@ -1,16 +1,7 @@
 """The runs, and the model fitted to them: seconds a step from its phases, steps to the goal, time outside.
 
-Every part is a non-negative least-squares fit of two terms to relative errors, since noise is a percentage:
-
-- compute, data wait: 1, and a worker's samples a step. optimizer: 1.
-- all-reduce, inside a node and between nodes: hops, and volume 2(k-1)/k. A ring has 2(k-1) hops, a tree
-  2 log2 k (Thakur et al. 2005, Optimization of Collective Communication Operations in MPICH). Forms that fit
-  alike count equally. k workers on n nodes sum among those of a node, then among nodes, as hierarchical
-  rings do; the workers of a node share its link. gloo's is one flat ring, of two delays a hop.
-- epochs to the goal: 1, and the global batch where it grows (McCandlish et al. 2018, critical batch size).
-- outside the batches, per epoch: 1, and 1/k, as validation is shared out.
-
-No more communication is hidden behind backward, as a share of itself and of compute, than a run has shown.
+Every part is a non-negative least-squares fit of two terms to relative errors, since noise is a percentage.
+docs/prediction.md says why each part has its terms.
 """
 
 import math
@@ -31,6 +22,7 @@ from mlbench.record.phases import PHASES, exposed
 from mlbench.record.record import Record
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 STEP = ("compute", "optimizer", "data_wait")  # parts of a step beside communication
 COMPUTING = ("compute", "optimizer")  # what another processor changes
 NODE, BETWEEN = "node_link", "network"  # the tiers of links: inside a node and between nodes
@@ -39,9 +31,9 @@ PASSES = 3  # errors relative to noisy values pull a fit down; relative to the f
 TINY = 1e-6  # of a part's mean: a smaller value counts as nothing and has no relative error
 ALIKE = 1.1  # ratio of relative errors up to which two forms of an all-reduce fit alike
 BITS = 8  # a byte
-RING = "gloo"  # the backend whose all-reduce is one flat ring over all workers, whatever their nodes
-# One-way delays of a link for each of its hops, measured at 2 to 4 hosts (benchmarks/delays.py, 2026-11-24):
-RING_DELAYS = 2  # a receiver says that it is ready, then the data come
+# One-way delays of a link for each hop of gloo's ring, measured at 2 to 4 hosts (benchmarks/delays.py,
+# 2026-11-24): a receiver says that it is ready, then the data come.
+RING_DELAYS = 2
 NETWORK = re.compile(r"(?P<rate>\d+(?:\.\d+)?)gbit,(?P<latency>\d+(?:\.\d+)?)us", re.IGNORECASE)
 # The batch grows as workers ** power; the power is 0 or 1, but for short batches at the end of an epoch.
 FIXED, GROWING = 0.25, 0.75
@@ -80,25 +72,18 @@ class RunTimings:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Runs that differ in workers and seed alone, and what they have in common.
-
-    - gradient_bytes: what a step's all-reduce sums; None where the source does not say.
-    - backend: of the collectives; None where the source does not say.
-    - network: the link of the emulated hosts in words; None where the runs used a real network.
-    - left_out: a sentence for each run that is not among `runs`.
-    - notes: sentences about the source of the numbers.
-    """
+    """Runs that differ in workers and seed alone, and what they have in common; None: not stated."""
 
     title: str
     task: str
     runs: tuple[RunTimings, ...]
     hardware: Hardware
     precision: str
-    gradient_bytes: float | None
-    backend: str | None = None
-    network: str | None = None
-    left_out: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    gradient_bytes: float | None  # what a step's all-reduce sums
+    backend: str | None = None  # of the collectives
+    network: str | None = None  # the link of emulated hosts in words; None: a real network
+    left_out: tuple[str, ...] = ()  # a sentence for each run that is not among `runs`
+    notes: tuple[str, ...] = ()  # sentences about the source of the numbers
 
     @property
     def counts(self) -> list[int]:
@@ -106,19 +91,30 @@ class Measurements:
         return sorted({run.workers for run in self.runs})
 
     @property
+    def power(self) -> float:
+        """The p of global batch = const * workers ** p, between the fewest and the most workers."""
+        ends = self.counts[0], self.counts[-1]
+        few, many = (median(run.batch for run in self.runs if run.workers == k) for k in ends)
+        return math.log(many / few) / math.log(ends[1] / ends[0])
+
+    @property
     def grows(self) -> bool:
         """Whether the global batch grows with the workers, each keeping its own."""
-        return _power(self.runs) > GROWING
+        return self.power > GROWING
 
     @property
     def ring(self) -> bool:
-        """Whether an all-reduce is known to be one flat ring."""
-        return self.backend == RING
+        """Whether an all-reduce is one flat ring over all workers, whatever their nodes, as gloo's is."""
+        return self.backend == "gloo"
 
     @property
     def workers_per_node(self) -> int | None:
         """How many workers share a node; None: all. An emulated host has one."""
         return 1 if self.network else self.hardware.workers_per_node
+
+    def moved(self, hardware: Hardware | None) -> bool:
+        """Whether a prediction for this hardware is one for other nodes than the measured."""
+        return hardware is not None and hardware.name != self.hardware.name
 
     def only(self, counts: Sequence[int]) -> "Measurements":
         """Return these measurements at the given worker counts."""
@@ -132,48 +128,40 @@ class Measurements:
 def check(measurements: Measurements) -> Measurements:
     """Return what can be fitted; UserError where there are too few worker counts or two batch rules."""
     if len(measurements.counts) < 2:
-        have = ", ".join(map(str, measurements.counts)) or "none"
+        counts = ", ".join(map(str, measurements.counts)) or "none"
         left_out = f"; left out: {'; '.join(measurements.left_out)}" if measurements.left_out else ""
-        raise UserError(
-            f"a prediction needs runs at 2 or more worker counts, these have {have}{left_out}",
-            hint="measure more, e.g. python -m mlbench.sweep workers=1,2,4",
-        )
-    if FIXED < _power(measurements.runs) < GROWING:
-        raise UserError(
-            "the batch of a step neither stays the same nor grows with the workers",
-            hint="predict from runs of one recipe",
-        )
+        sentence = f"a prediction needs runs at 2 or more worker counts, these have {counts}{left_out}"
+        raise UserError(sentence, hint="measure more, e.g. python -m mlbench.sweep workers=1,2,4")
+    if FIXED < measurements.power < GROWING:
+        sentence = "the batch of a step neither stays the same nor grows with the workers"
+        raise UserError(sentence, hint="predict from runs of one recipe")
     if not any(run.reached for run in measurements.runs):
-        raise UserError(
-            "no run reached its goal, so there is no time to accuracy to predict", hint="set a goal"
-        )
+        sentence = "no run reached its goal, so there is no time to accuracy to predict"
+        raise UserError(sentence, hint="set a goal")
     return measurements
 
 
 def from_records(records: Sequence[Record], *, title: str) -> Measurements:
-    """Return the measurements in records of one experiment at several worker counts.
+    """Return the measurements in records of one experiment; every seed counts once (experiment.attempts).
 
-    Every seed counts once (experiment.attempts). Runs that shared CPUs, were disturbed, carry another caveat,
-    failed or took no phase times are left out and named. Raises UserError for records of several experiments.
+    What is not fitted is named with its reason. Raises UserError for records of several experiments.
     """
     if not records:
         raise UserError(f"{title} has no finished run", hint="python -m mlbench.results list")
     reasons = {run.run_id: f"does not count for its seed ({run.status})" for run in records}
     for runs in by_configuration(records):
         disturbed = pooling.disturbed(runs)
-        reasons |= {run.run_id: _exclusion_reason(run, disturbed) or "" for run in runs}
+        reasons |= {run.run_id: _exclusion_reason(run, disturbed) for run in runs}
     fitted = [run for run in records if not reasons[run.run_id]]
-    differing = mixture(fitted)
-    if differing:
-        tasks = dict.fromkeys(run.experiment.task.name for run in fitted)
+    if differing := mixture(fitted):
+        tasks = list(dict.fromkeys(run.experiment.task.name for run in fitted))
         if len(tasks) > 1:
             sentence = f"{title} has runs of {len(tasks)} tasks: {', '.join(tasks)}"
-            raise UserError(sentence, hint=f"choose one, e.g. task={next(iter(tasks))}")
-        raise UserError(
-            f"{title} mixes experiments: {'; '.join(differing)}",
-            hint="choose one, e.g. backend=gloo, or name the runs",
-        )
+            raise UserError(sentence, hint=f"choose one, e.g. task={tasks[0]}")
+        sentence = f"{title} mixes experiments: {'; '.join(differing)}"
+        raise UserError(sentence, hint="choose one, e.g. backend=gloo, or name the runs")
     first = (fitted or records)[0].experiment
+    excluded = [(run, why) for run in records if (why := reasons[run.run_id])]
     return Measurements(
         title=title,
         task=first.task.name,
@@ -183,11 +171,7 @@ def from_records(records: Sequence[Record], *, title: str) -> Measurements:
         gradient_bytes=fitted[0].gradient_bytes if fitted else None,
         backend=first.backend.name,
         network=f"network={first.network.name} ({first.network})" if first.network.emulated else None,
-        left_out=tuple(
-            f"{run.run_id} ({run.workers} workers) {reasons[run.run_id]}"
-            for run in records
-            if reasons[run.run_id]
-        ),
+        left_out=tuple(f"{run.run_id} ({run.workers} workers) {why}" for run, why in excluded),
     )
 
 
@@ -196,20 +180,17 @@ def mixture(records: Sequence[Record]) -> list[str]:
 
     Of a group that differs in its name, e.g. two tasks, the name alone is returned.
     """
-    fields = [dict(series(record)) for record in records]
-    names = sorted({name for mapping in fields for name in mapping})
-    values = {name: {mapping[name] for mapping in fields if name in mapping} for name in names}
-    differing = [name for name in names if len(values[name]) > 1]
+    values: dict[str, set[str]] = {}
+    for name, value in (field for record in records for field in series(record)):
+        values.setdefault(name, set()).add(value)
+    differing = {name: " and ".join(sorted(some)) for name, some in sorted(values.items()) if len(some) > 1}
     groups = {name.removesuffix(".name") for name in differing if name.endswith(".name")}
-    return [
-        f"{name} is {' and '.join(sorted(values[name]))}"
-        for name in differing
-        if name.endswith(".name") or name.split(".")[0] not in groups
-    ]
+    named = [name for name in differing if name.endswith(".name") or name.split(".")[0] not in groups]
+    return [f"{name} is {differing[name]}" for name in named]
 
 
-def _exclusion_reason(run: Record, disturbed: Mapping[str, str]) -> str | None:
-    """Return why a run is not fitted; None if it is."""
+def _exclusion_reason(run: Record, disturbed: Mapping[str, str]) -> str:
+    """Return why a run is not fitted; empty if it is."""
     reasons = {
         "had more workers than CPUs": run.oversubscribed,
         f"has a caveat: {(run.caveats or ['none'])[0]}": run.caveats,
@@ -218,7 +199,7 @@ def _exclusion_reason(run: Record, disturbed: Mapping[str, str]) -> str | None:
         "went on after a failure": run.restarts,
         "has no phase times": not {*PHASES} <= {*run.phases} or not run.steps,
     }
-    return next((reason for reason, applies in reasons.items() if applies), None)
+    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
 def _timings(run: Record) -> RunTimings:
@@ -245,13 +226,6 @@ def _timings(run: Record) -> RunTimings:
     )
 
 
-def _power(runs: Sequence[RunTimings]) -> float:
-    """Return p of global batch = const * workers ** p, between the fewest and the most workers."""
-    ends = min(run.workers for run in runs), max(run.workers for run in runs)
-    few, many = (median(run.batch for run in runs if run.workers == k) for k in ends)
-    return math.log(many / few) / math.log(ends[1] / ends[0])
-
-
 @dataclass(frozen=True)
 class NetworkCost:
     """What a message costs: seconds each, and seconds a byte; at line rate unless it was measured."""
@@ -266,27 +240,25 @@ class NetworkCost:
         """Return the network of a text such as 10gbit,50us: line rate, and one-way latency of a message."""
         match = NETWORK.fullmatch(text)
         if not match or float(match["rate"]) == 0:
-            raise UserError(
-                f"network={text} is not a network",
-                hint="write line rate and latency of a message, as in network=10gbit,50us, "
-                "or the name of a run of task allreduce",
-            )
+            hint = "write line rate and latency of a message, as in network=10gbit,50us, "
+            hint += "or the name of a run of task allreduce"
+            raise UserError(f"network={text} is not a network", hint=hint)
         s_per_byte = BITS / (float(match["rate"]) * 1e9)
         return cls(text, float(match["latency"]) * 1e-6, s_per_byte, measured=False)
 
     @classmethod
     def of_profile(cls, hardware: Hardware, tier: str) -> "NetworkCost":
         """Return the link that a profile states; UserError where its rate or its delay is not known."""
-        values = [getattr(hardware, f"{tier}_{field}") for field in FIELDS]
-        if None in values:
-            field = FIELDS[values.index(None)]
-            where = "between nodes" if tier == BETWEEN else "inside a node"
-            stated = ", or network=10gbit,50us" if tier == BETWEEN else ""
-            raise UserError(
-                f"hardware={hardware.name} does not state hardware.{tier}_{field}, of a link {where}",
-                hint=f"hardware.{tier}_{field}=... as measured there{stated}, or a smaller max_workers=",
-            )
-        return cls(f"{tier} of {hardware.name}", values[1] * 1e-6, BITS / (values[0] * 1e9), measured=False)
+        rate, delay = (getattr(hardware, f"{tier}_{field}") for field in FIELDS)
+        if rate is None or delay is None:
+            field = f"hardware.{tier}_{FIELDS[0 if rate is None else 1]}"
+            where, or_network = "inside a node", ""
+            if tier == BETWEEN:
+                where, or_network = "between nodes", ", or network=10gbit,50us"
+            sentence = f"hardware={hardware.name} does not state {field}, of a link {where}"
+            hint = f"{field}=... as measured there{or_network}, or a smaller max_workers="
+            raise UserError(sentence, hint=hint)
+        return cls(f"{tier} of {hardware.name}", delay * 1e-6, BITS / (rate * 1e9), measured=False)
 
     @classmethod
     def of_table(cls, name: str, table: list[dict[str, Any]]) -> "NetworkCost":
@@ -310,21 +282,17 @@ class FittedPart:
     theta: Array
 
     @property
-    def used(self) -> NDArray[np.bool_]:
-        """Which runs have a relative error: those in which the part took time."""
-        return _positive(self.measured)
-
-    @property
     def residuals(self) -> Array:
         """Relative errors as logarithms, 0 for runs in which the part took no time."""
         fitted = self.terms @ self.theta
-        used = self.used & (fitted > 0)
+        used = _positive(self.measured) & (fitted > 0)
         return np.log(np.where(used, self.measured, 1.0) / np.where(used, fitted, 1.0))
 
     @property
     def dof(self) -> int:
         """Degrees of freedom that the runs leave for the noise."""
-        return int(self.used.sum()) - _rank(self.terms[self.used])
+        used = _positive(self.measured)
+        return int(used.sum()) - _rank(self.terms[used])
 
     def refitted(self, noise: Array) -> "FittedPart":
         """Return the fit to the fitted values times exp(noise)."""
@@ -343,21 +311,16 @@ class Times:
     time: Array  # s to accuracy
     epochs: Array
     step: Array  # s
-    exposed: Array  # s of a step that are waited for communication
+    exposed: Array  # s of communication a step
 
 
 @dataclass(frozen=True)
 class Model:
-    """What was fitted to the measurements.
-
-    - parts: compute, optimizer and data_wait of a step, s; outside of an epoch, s; epochs to the goal.
-    - allreduce: s a step, of each tier that was measured, by the forms that fit the runs alike; predictions
-      are their mean.
-    """
+    """What was fitted to the measurements; predictions are the mean of the forms of an all-reduce."""
 
     measurements: Measurements
-    parts: Mapping[str, FittedPart]
-    allreduce: Mapping[str, Mapping[str, FittedPart]]
+    parts: Mapping[str, FittedPart]  # of a step, s; outside of an epoch, s; epochs to the goal
+    allreduce: Mapping[str, Mapping[str, FittedPart]]  # s a step: tiers measured, forms that fit alike
     hidden_of_communication: float  # at most this share of the all-reduce is overlapped
     hidden_of_compute: float  # and at most so much of it as this share of compute lasts
     epoch_samples: float
@@ -372,19 +335,17 @@ class Model:
         self,
         workers: Array,
         *,
-        faster: float = 1.0,
+        faster: float | Array = 1.0,
         hardware: Hardware | None = None,
         network: NetworkCost | None = None,
     ) -> Times:
-        """Return the times at each worker count.
+        """Return the times at each worker count, with these links or this network between nodes.
 
-        - faster: by what factor another processor computes.
-        - hardware: on which other node; its links are those of its profile.
-        - network: between nodes, in place of the measured one.
-
-        UserError where a link that is needed is not known, or the bytes of the gradients.
+        Its processor is so many times faster. UserError where a link that is needed is not known, or the
+        bytes of the gradients.
         """
-        terms = _terms(workers, batch=self.batch, grows=self.measurements.grows)
+        grows = self.measurements.grows
+        terms = _terms(workers, batch=self.batch, grows=grows)
         values = {name: terms[name] @ part.theta for name, part in self.parts.items()}
         for name in COMPUTING:
             values[name] = values[name] / faster
@@ -392,46 +353,36 @@ class Model:
         hidden = self.hidden_of_communication * allreduce
         exposed = allreduce - np.minimum(hidden, self.hidden_of_compute * values["compute"])
         step = sum((values[name] for name in STEP), exposed)
-        steps = self.epoch_samples / (self.batch * (workers if self.measurements.grows else 1.0))
+        steps = self.epoch_samples / (self.batch * (workers if grows else 1.0))
         time = values["epochs"] * (steps * step + values["outside"])
         return Times(time, values["epochs"], step, exposed)
 
     def refitted(self, noise: Array, epoch_noise: Array, forms: Mapping[str, str]) -> "Model":
         """Return the model of runs as fitted times exp(noise), with one form of all-reduce a tier."""
-        parts = {
-            name: part.refitted(epoch_noise if name == "epochs" else noise)
-            for name, part in self.parts.items()
-        }
-        measured = tier_runs(self.measurements)
-        allreduce = {
-            tier: {form: self.allreduce[tier][form].refitted(noise[measured[tier]])}
-            for tier, form in forms.items()
-        }
+        noises, measured = {"epochs": epoch_noise}, tier_runs(self.measurements)
+        parts = {name: part.refitted(noises.get(name, noise)) for name, part in self.parts.items()}
+        allreduce = {}
+        for tier, form in forms.items():
+            allreduce[tier] = {form: self.allreduce[tier][form].refitted(noise[measured[tier]])}
         return replace(self, parts=parts, allreduce=allreduce)
 
-    def moved(self, hardware: Hardware | None) -> bool:
-        """Whether a prediction for this hardware is one for other nodes than the measured."""
-        return hardware is not None and hardware.name != self.measurements.hardware.name
-
     def _allreduce(self, workers: Array, hardware: Hardware | None, network: NetworkCost | None) -> Array:
-        other = hardware if self.moved(hardware) else None
-        node = hardware or self.measurements.hardware
-        ring = self.measurements.ring
-        per_node = other.workers_per_node if other else self.measurements.workers_per_node
-        sizes = tiers(workers, per_node, ring=ring)
+        runs = self.measurements
+        node = hardware or runs.hardware
+        other = runs.moved(hardware)
         seconds = np.zeros_like(workers)
-        for tier, size in sizes.items():
-            fitted = self.allreduce.get(tier, {})
+        per_node = node.workers_per_node if other else runs.workers_per_node
+        for tier, size in tiers(workers, per_node, ring=runs.ring).items():
             if not (size > 1).any():
                 continue
-            if tier == BETWEEN and network is not None:
-                thetas = self._carried_over(tier, network)
-            elif fitted and other is None:
-                thetas = {name: part.theta for name, part in fitted.items()}
+            link = network if tier == BETWEEN else None
+            if link is None and (other or tier not in self.allreduce):
+                link = NetworkCost.of_profile(node, tier)
+            if link is None:
+                thetas = {name: form.theta for name, form in self.allreduce[tier].items()}
             else:
-                thetas = self._carried_over(tier, NetworkCost.of_profile(node, tier))
-            terms = allreduce_terms(size, ring=ring)
-            seconds = seconds + np.mean([terms[name] @ theta for name, theta in thetas.items()], axis=0)
+                thetas = self._carried_over(tier, link)
+            seconds = seconds + _mean_of_forms(size, thetas, ring=runs.ring)
         return seconds
 
     def _carried_over(self, tier: str, network: NetworkCost) -> dict[str, Array]:
@@ -440,23 +391,20 @@ class Model:
         A stated line rate is reached to the share to which the runs reached that of their own hardware, where
         its profile states one, and never exceeded.
         """
-        size = self.measurements.gradient_bytes
-        if size is None:
-            raise UserError(
-                "the runs do not say how many bytes of gradients one step sums, "
-                "so another network cannot be predicted",
-                hint="predict for the measured hardware, or measure again: new records say it",
-            )
-        line = size * network.s_per_byte
-        own = getattr(self.measurements.hardware, f"{tier}_{FIELDS[0]}")
+        runs = self.measurements
+        if runs.gradient_bytes is None:
+            sentence = "the runs do not say how many bytes of gradients one step sums, "
+            sentence += "so another network cannot be predicted"
+            hint = "predict for the measured hardware, or measure again: new records say it"
+            raise UserError(sentence, hint=hint)
+        line = runs.gradient_bytes * network.s_per_byte
+        own = None if network.measured else getattr(runs.hardware, f"{tier}_{FIELDS[0]}")
         forms, thetas = self.allreduce.get(tier, {}), {}
-        ring = self.measurements.ring
-        delays = RING_DELAYS if ring and not network.measured else 1
-        possible = ("ring",) if ring else ("ring", "tree")
+        delays = RING_DELAYS if runs.ring and not network.measured else 1
+        possible = _forms_of(ring=runs.ring)
         for name in [name for name in possible if name in forms] or possible:
-            fitted = forms.get(name) or forms.get("bandwidth")
-            beta = line
-            if own is not None and not network.measured and fitted is not None:
+            fitted, beta = forms.get(name) or forms.get("bandwidth"), line
+            if own is not None and fitted is not None:
                 beta = max(line, fitted.theta[1] * own * 1e9 * network.s_per_byte / BITS)
             thetas[name] = np.array([delays * network.latency_s, beta])
         return thetas
@@ -475,7 +423,7 @@ def tiers(workers: Array, workers_per_node: int | None, *, ring: bool) -> dict[s
     return {NODE: np.minimum(workers, workers_per_node), BETWEEN: np.ceil(workers / workers_per_node)}
 
 
-def tier_runs(measurements: Measurements) -> dict[str, NDArray[np.bool_]]:
+def tier_runs(measurements: Measurements) -> dict[str, Mask]:
     """Return which runs tell of each tier: those inside one node of its links, the others of the network."""
     workers = np.array([run.workers for run in measurements.runs], np.float64)
     nodes = tiers(workers, measurements.workers_per_node, ring=measurements.ring)[BETWEEN]
@@ -483,29 +431,29 @@ def tier_runs(measurements: Measurements) -> dict[str, NDArray[np.bool_]]:
 
 
 def fit(measurements: Measurements) -> Model:
-    """Return the model of these measurements, which `runs.check` has passed."""
-    runs, grows = measurements.runs, measurements.grows
-    workers = np.array([run.workers for run in runs], np.float64)
-    steps, epochs = (np.array([getattr(run, name) for run in runs]) for name in ("steps", "epochs"))
-    batch = median(run.batch / (run.workers if grows else 1) for run in runs)
+    """Return the model of these measurements, which `check` has passed."""
+    runs, grows, ring = measurements.runs, measurements.grows, measurements.ring
+
+    def column(name: str) -> Array:
+        return np.array([getattr(run, name) for run in runs], np.float64)
+
+    workers, steps, epochs = map(column, ("workers", "steps", "epochs"))
     names = (*STEP, "outside", "communication", "overlapped")
-    seconds = {name: np.array([getattr(run, f"{name}_s") for run in runs]) for name in names}
+    seconds = {name: column(f"{name}_s") for name in names}
     reached = np.array([run.reached for run in runs])
+    batch = median(run.batch / (run.workers if grows else 1) for run in runs)
     terms = _terms(workers, batch=batch, grows=grows)
     parts = {name: part(terms[name], seconds[name] / steps) for name in STEP}
     parts["outside"] = part(terms["outside"], seconds["outside"] / epochs)
     parts["epochs"] = part(terms["epochs"][reached], epochs[reached])
     communication = seconds["communication"] + seconds["overlapped"]
     allreduce, left = {}, communication / steps
-    ring = measurements.ring
     sizes = tiers(workers, measurements.workers_per_node, ring=ring)
     for tier, mask in tier_runs(measurements).items():
-        forms = _forms(sizes[tier][mask], left[mask], ring=ring)
-        if forms:
-            allreduce[tier] = forms
-            terms = allreduce_terms(sizes[tier], ring=ring)
-            inside = [terms[name] @ form.theta for name, form in forms.items()]
-            left = (left - np.mean(inside, axis=0)).clip(0.0)
+        if mask.any():
+            allreduce[tier] = _forms(sizes[tier][mask], left[mask], ring=ring)
+            thetas = {name: form.theta for name, form in allreduce[tier].items()}
+            left = (left - _mean_of_forms(sizes[tier], thetas, ring=ring)).clip(0.0)
     return Model(
         measurements=measurements,
         parts=parts,
@@ -544,12 +492,20 @@ def allreduce_terms(workers: Array, *, ring: bool) -> dict[str, Array]:
     }
 
 
+def _forms_of(*, ring: bool) -> tuple[str, ...]:
+    return ("ring",) if ring else ("ring", "tree")
+
+
+def _mean_of_forms(workers: Array, thetas: Mapping[str, Array], *, ring: bool) -> Array:
+    """Return the seconds of an all-reduce, of which each form counts alike."""
+    terms = allreduce_terms(workers, ring=ring)
+    return np.mean([terms[name] @ theta for name, theta in thetas.items()], axis=0)
+
+
 def _forms(workers: Array, seconds: Array, *, ring: bool) -> dict[str, FittedPart]:
     """Return the forms that fit alike; at one count alone all may be latency, or all bandwidth."""
-    if not len(workers):
-        return {}
     terms = allreduce_terms(workers, ring=ring)
-    names = ("ring", "tree")[: 1 if ring else 2] if len(set(workers)) > 1 else ("bandwidth", "latency")
+    names = _forms_of(ring=ring) if len(set(workers)) > 1 else ("bandwidth", "latency")
     forms = {name: part(terms[name], seconds) for name in names}
     errors = {name: float(np.sqrt(np.mean(form.residuals**2))) for name, form in forms.items()}
     return {name: forms[name] for name in names if errors[name] <= ALIKE * min(errors.values()) + 1e-3}
@@ -581,7 +537,7 @@ def _rank(terms: Array, tol: float | None = None) -> int:
     return int(np.linalg.matrix_rank(unit, tol=tol)) if len(terms) else 0
 
 
-def _positive(measured: Array) -> NDArray[np.bool_]:
+def _positive(measured: Array) -> Mask:
     return measured > TINY * max(measured.mean(), 1e-300)
 
 

@@ -3,17 +3,15 @@
 from collections.abc import Sequence
 from datetime import date
 
-from mlbench.analysis.points import MedianEstimate
 from mlbench.config.errors import UserError
 from mlbench.record.record import Record
 from mlbench.report import tables
 from mlbench.report.charts import frontier
 from mlbench.report.page import PagePart
 from mlbench.wings.prediction import command, forecast, model
-from mlbench.wings.prediction.forecast import FURTHEST, PredictedInterval, Target
+from mlbench.wings.prediction.forecast import FURTHEST, Target
 from mlbench.wings.prediction.model import Measurements
 
-TITLE = "Predicted cost over time to accuracy"
 HEADINGS = ["hardware", "workers", "cost", "time to accuracy", "price of"]
 
 
@@ -35,41 +33,28 @@ def published() -> list[PagePart]:
 def _part(measured: Measurements, title: str) -> PagePart | None:
     fit = model.fit(model.check(measured))
     counts = command.worker_counts(fit, measured, FURTHEST * measured.counts[-1])
-    candidates, refused = forecast.frontier(fit, counts, Target(), date.today())
-    offers = {
-        id(candidate): frontier.FrontierPoint(
-            candidate.hardware,
-            candidate.forecast.workers,
-            _estimate(candidate.forecast.time_s),
-            _estimate(candidate.forecast.cost_usd),
-        )
-        for candidate in candidates
-    }
+    offers, refused = forecast.frontier(fit, counts, Target(), date.today())
     if not offers:
         return None
-    rows = []
-    for candidate in sorted(candidates, key=lambda candidate: offers[id(candidate)].usd.value):
-        offer = offers[id(candidate)]
-        cells = [tables.TableCell(candidate.hardware), tables.TableCell(str(offer.workers), number=True)]
-        cells += [
-            tables.cell(offer.usd, "USD"),
-            tables.cell(offer.time, "s"),
-            tables.TableCell(candidate.price_date),
-        ]
-        rows.append(tables.Row(cells, apart=candidate.dominated))
+    points = command.points(offers)
+    rows = [
+        tables.Row(
+            [
+                tables.TableCell(point.machine),
+                tables.TableCell(str(point.workers), number=True),
+                tables.cell(point.usd, "USD"),
+                tables.cell(point.time, "s"),
+                tables.TableCell(offer.price_date),
+            ],
+            apart=offer.dominated,
+        )
+        for offer, point in sorted(zip(offers, points, strict=True), key=lambda pair: pair[1].usd.value)
+    ]
     counted = ", ".join(map(str, measured.counts))
     about = f"predicted from runs at {counted} workers; bars are 95 % intervals"
-    chart = frontier.frontier(
-        list(offers.values()), title="Predicted cost over time to accuracy", about=about
+    chart = frontier.frontier(points, title="Predicted cost over time to accuracy", about=about)
+    answer = " ".join(answer.sentence for answer in forecast.pick(offers, deadline=None, budget=None))
+    notes = command.refusals(refused)
+    return PagePart(
+        f"Other hardware: {title}", measured.task, tables.Table(HEADINGS, rows), chart, answer, notes
     )
-    answers = forecast.pick(candidates, deadline=None, budget=None)
-    notes = [f"Not shown: {', '.join(name for name in refused if refused[name] == why)}: {why}."
-             for why in dict.fromkeys(refused.values())]  # fmt: skip
-    table = tables.Table(HEADINGS, rows)
-    answer = " ".join(answer.sentence for answer in answers)
-    return PagePart(f"Other hardware: {title}", measured.task, table, chart, answer, notes)
-
-
-def _estimate(interval: PredictedInterval | None) -> MedianEstimate:
-    assert interval is not None
-    return MedianEstimate(interval.value, interval.low, interval.high, n=0)
