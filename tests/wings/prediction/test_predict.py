@@ -15,6 +15,7 @@ from worlds import World, as_record
 from mlbench import predict
 from mlbench.record import reader, run_folders, study
 from mlbench.terminal import completion
+from mlbench.wings.prediction import command, forecast, model
 from mlbench.wings.prediction.forecast import leave_one_out
 from mlbench.wings.prediction.model import from_records
 
@@ -249,6 +250,29 @@ def test_all_profiles_are_cost_against_time(
     shown = capsys.readouterr().out
     assert "up to 8 workers shown" in shown and "up to 1 worker shown" in shown  # no network of p4d, a2
     assert shown.count("no advice.") == 1  # the fastest is on another processor, the cheapest on the measured
+
+
+def test_the_model_is_refitted_once_for_all_profiles_of_one_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mlbench.wings.prediction.forecast.compose.choices", lambda group: OFFERED)
+    monkeypatch.setattr("mlbench.wings.prediction.forecast.DRAWS", 50)
+    drawn, resamples = [], forecast.resamples
+
+    def noted(fit: model.Model, elsewhere: bool) -> list[forecast.Resample]:
+        drawn.append(elsewhere)
+        return resamples(fit, elsewhere)
+
+    monkeypatch.setattr(forecast, "resamples", noted)
+    fit = model.fit(command.published_runs("gnmt"))
+    offers, _ = forecast.frontier(fit, [1, 2, 4], forecast.Target(), Today.today())
+    assert sorted(drawn) == [False, True]  # on the measured processor, and on any other
+    assert len({offer.hardware for offer in offers}) == 3
+    for offer in offers:
+        alone = forecast.forecast(
+            fit, [offer.forecast.workers], forecast.Target(forecast.profile(offer.hardware))
+        )
+        assert alone[0].time_s == offer.forecast.time_s and alone[0].cost_usd == offer.forecast.cost_usd
 
 
 def test_all_profiles_are_offered_on_spot_nodes_too(
