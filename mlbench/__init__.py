@@ -13,7 +13,7 @@ import mlbench.clock  # noqa: F401  # so that it sees when a command began
 _NOTEBOOK = ("answers", "compare", "draw", "load_runs", "summarize")
 
 # Results of one Major.Minor are comparable with each other (RULES.md, rule R9).
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from driven import Run
 
 import mlbench
 from mlbench import results
-from mlbench.config.errors import UserError, comparable
+from mlbench.config.errors import UserError
 from mlbench.record import consistency, events, official, reader
 from mlbench.record.build_record import build_record
 
@@ -112,14 +112,21 @@ def test_verify_derives_every_number_from_the_logs(run: Run, tmp_path: Path, cap
     assert results.main(["verify", "workers=3", where]) == 2
 
 
-def test_a_later_patch_release_checks_the_runs_of_an_earlier_one(run: Run, monkeypatch: Any) -> None:
+def test_a_later_patch_release_checks_the_runs_of_an_earlier_one(tmp_path: Path, monkeypatch: Any) -> None:
     """Its reasons against official are others: its frozen reference is of another version."""
-    later = official.reference().model_copy(update={"version": "0.2.99"})
-    monkeypatch.setattr(official, "reference", lambda: later)
-    major_minor = comparable(mlbench.__version__)
-    monkeypatch.setattr(mlbench, "__version__", f"{major_minor}.99")
-    before = reader.load(run.folder / "record.json").official_reasons
-    assert build_record(events.read(run.log)).official_reasons != before
+
+    def release(version: str) -> None:
+        frozen = reference.model_copy(update={"version": version, "released": version, "sources": "5" * 64})
+        monkeypatch.setattr(official, "reference", lambda: frozen)
+        monkeypatch.setattr(mlbench, "__version__", version)
+
+    reference = official.reference()
+    release("0.2.0")
+    run = Run(tmp_path)
+    run.validate(90.0)
+    made = run.end("goal_reached")
+    release("0.2.1")
+    assert build_record(events.read(run.log)).official_reasons != made.official_reasons
     assert reader.verdict(run.folder) == ("as logged", "")
     edited(run, train_time=0.001)
     assert reader.verdict(run.folder)[0] == "different"
