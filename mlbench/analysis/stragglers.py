@@ -10,7 +10,7 @@ from mlbench.record.phases import LatenessBlock
 from mlbench.record.record import Record
 
 CONFIDENCE = 0.99  # of the sentence, whatever the number of ranks
-LEAST = 0.1  # of a step; in 4 of 40 healthy runs a rank was late by 1 to 9 % (2026-11-25, performance.md)
+LEAST = 0.1  # of a step; chosen after 4 of 40 healthy runs had a rank named (2026-11-25, performance.md)
 
 
 @dataclass(frozen=True)
