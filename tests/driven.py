@@ -96,17 +96,21 @@ class Run:
         events.append(self.log, "run_stop", {"status": record.status}, kind="INTERVAL_END")
         return record
 
+    def seal(self) -> Record:
+        """Give the log of the run, which has ended, its checksum; return the record, saved anew."""
+        log = sealed(events.read(self.log))
+        self.log.write_text("".join(json.dumps(event) + "\n" for event in log))
+        record = build_record(log)
+        record.save(self.folder)
+        return record
 
-def sealed(run: Run) -> Record:
-    """Give the log of a run that has ended the checksum that a driver writes; return its record."""
-    log = events.read(run.log)
+
+def sealed(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the log with the checksum that its command would write."""
     for index, event in enumerate(log):
         if event["key"] == "run_result":
             event["metadata"] = events.checksum(log[:index], event["value"])
-    run.log.write_text("".join(json.dumps(event) + "\n" for event in log))
-    record = build_record(log)
-    record.save(run.folder)
-    return record
+    return log
 
 
 def phase_times(factor: float) -> dict[str, Any]:

@@ -101,16 +101,16 @@ def await_nothing_but(
 
     - of_torch: a torchrun that the test starts itself leaves its folders, as it does without mlbench.
     """
+    torch_folder = re.compile("/torch(elastic|inductor)_")
+
+    def left() -> set[str]:
+        lines = leftovers(environment) - before
+        return {line for line in lines if not (of_torch and torch_folder.search(line))}
+
     end = time.monotonic() + PATIENCE_S
-    while left := {
-        line
-        for line in leftovers(environment) - before
-        if not (of_torch and ("/torchelastic_" in line or "/torchinductor_" in line))
-    }:
-        if time.monotonic() > end:
-            break
+    while left() and time.monotonic() < end:
         time.sleep(0.1)
-    assert left == set(), sorted(left)
+    assert left() == set(), sorted(left())
 
 
 def await_end(trace: str) -> None:

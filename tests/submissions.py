@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 import zips
-from driven import STARTED, Run
+from driven import STARTED, Run, sealed
 
 from mlbench.record import events, study
 from mlbench.record.build_record import build_record
@@ -42,17 +42,9 @@ def of(log: Log, key: str, index: int = 0) -> dict[str, Any]:
     return [event for event in log if event["key"] == key][index]
 
 
-def seal(log: Log) -> None:
-    """Put in the checksum that a run's command writes at its end."""
-    for index, event in enumerate(log):
-        if event["key"] == "run_result":
-            event["metadata"] = events.checksum(log[:index], event["value"])
-
-
 def zipped(log: Log, folder: Path) -> Path:
     """Write the zip that the editor of this log would write: checksum and record follow from it."""
-    log = json.loads(json.dumps(log))
-    seal(log)
+    log = sealed(json.loads(json.dumps(log)))
     record = build_record(log)
     files = {
         "record.json": record.model_dump_json(),

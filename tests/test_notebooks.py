@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import sample
-from driven import Run, sealed
+from driven import Run
 from nbclient import NotebookClient
 from records import record, save
 
@@ -84,7 +84,7 @@ def test_a_sample_ships_logs_from_which_its_records_follow(
     run = Run(root, "study=two-cores", f"data_root={tmp_path}/data")
     run.validate(90.0)
     run.end("goal_reached")
-    made = sealed(run)
+    made = run.seal()
     point = study.StudyPoint(key=made.key, overrides=(), seeds=(made.seed,))
     plan = study.new("two-cores", question="?").model_copy(update={"points": (point,)})
     study.save(plan, study.folder(root, "two-cores"))

@@ -28,6 +28,9 @@ def main(output_root: str) -> None:
     runs = study.records(plan, source)
     busy = [run.run_id for run in runs if run.disturbances]
     assert not busy, f"measured on a machine that did something else: {busy}"
+    for run in runs:
+        outcome, why = reader.verdict(source / run.run_id)
+        assert outcome == reader.VERDICTS[0], f"{run.run_id}: {outcome}: {why}"
     shutil.rmtree(SAMPLE, ignore_errors=True)
     for run in runs:
         _take(source / run.run_id, SAMPLE / run.run_id, source, run.experiment.data_root)

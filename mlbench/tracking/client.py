@@ -209,7 +209,7 @@ def _set_environment() -> None:
 
 
 def preload(uri: str) -> None:
-    """Import what `open_client` uses, 1.5 s of CPU time (2026-11-25), before the training, not beside it."""
+    """Import what `open_client` uses, which keeps a CPU busy: before a training, not beside it."""
     _set_environment()
     with suppress(ImportError):  # the upload will tell
         import pyarrow  # noqa: F401

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from records import record
 
-from mlbench.analysis.stragglers import Straggler, sentence, straggler
+from mlbench.analysis.stragglers import Straggler, of_run, sentence, straggler
 from mlbench.record.phases import LatenessBlock
 
 
@@ -44,6 +45,13 @@ def test_few_stretches_one_rank_or_a_coarse_clock_show_nothing() -> None:
     assert straggler([[], []]) is None
     assert straggler(simulated(2, 5e-3), clock_error_s=0.01) is None
     assert straggler(simulated(2, 5e-3), step_s=0.1) is None and straggler(simulated(2, 5e-3), step_s=0.02)
+
+
+def test_a_run_s_late_rank_is_late_by_a_tenth_of_its_median_step() -> None:
+    lateness = simulated(2, 5e-3)
+    for step_s, named in ((0.02, 1), (0.1, None)):
+        late = of_run(record(lateness=lateness, step_s={"p50": step_s, "p95": 1.0, "p99": 1.0}))
+        assert (late and late.rank) == named
 
 
 def test_the_more_ranks_the_more_stretches_it_takes() -> None:

@@ -12,7 +12,7 @@ from mlbench.launch.output import Output
 from mlbench.launch.recorder import Recorder
 from mlbench.script.collector import Collector, Rank
 from mlbench.script.steps import assemble
-from mlbench.tracking import uploader
+from mlbench.tracking import client, uploader
 
 
 @pytest.mark.usefixtures("own_temporary_files")
@@ -43,3 +43,21 @@ def test_the_thread_that_writes_to_mlflow_has_the_priority_of_those_that_stamp(
         recorder.stop()
     assert record is not None and record.status == "completed" and record.steps == 1
     assert set(niceness) == {os.getpriority(os.PRIO_PROCESS, 0)}
+
+
+def test_the_store_s_imports_are_over_before_the_command_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = list[str]()
+    monkeypatch.setattr(client, "preload", order.append)
+
+    def start(*_: object, **__: object) -> None:
+        order.append("command")
+        raise OSError
+
+    monkeypatch.setattr(command_run.child, "Child", start)
+    overrides = [f"output_root={tmp_path}", "cluster.exclusive=false"]
+    with pytest.raises(OSError):
+        command_run.run(["true"], overrides, begun=0.0, listen="127.0.0.1", output=Output())
+    store, command = order
+    assert store.startswith("sqlite") and command == "command"

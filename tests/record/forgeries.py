@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from test_build_record import FROZEN, RESULT, SOFTWARE, built, log, phase_times, sealed
+sys.path.append(str(Path(__file__).parents[1]))
+
+from driven import sealed
+from test_build_record import FROZEN, RESULT, SOFTWARE, built, log, phase_times
 
 import mlbench
 from mlbench.config import compose

@@ -6,11 +6,12 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from driven import sealed
 
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
-from mlbench.record import events, fields
+from mlbench.record import fields
 from mlbench.record.build_record import accuracy_after, build_record
 from mlbench.record.official import FrozenReference, PublishedDataset, reference
 from mlbench.record.phases import PHASES, duration_bin
@@ -144,14 +145,6 @@ def complete(whole: list[Event], experiment: Experiment) -> None:
         ranks += json.loads(json.dumps(ranks[-1:] * (experiment.workers - len(ranks))))
         before = {name: value[name] for name in before}
         epochs.append(value["epoch"])
-
-
-def sealed(whole: list[Event]) -> list[Event]:
-    """Return the log with the checksum that its command would write."""
-    for index, entry in enumerate(whole):
-        if entry["key"] == "run_result":
-            entry["metadata"] = events.checksum(whole[:index], entry["value"])
-    return whole
 
 
 def built(*overrides: str, frozen: FrozenReference | None = None, **run: Any) -> Record:

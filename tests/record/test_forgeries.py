@@ -14,10 +14,11 @@ import forgeries
 import pyarrow as pa
 import pytest
 from conftest import ROOT
+from driven import sealed
 from forgeries import EDITS, FOLDERS, OFFICIAL, folder_of, of, said_of
 from ranks import run_ranks
 from records import record, save
-from test_build_record import FROZEN, log, sealed
+from test_build_record import FROZEN, log
 from test_official import cards, prepared
 
 import mlbench

@@ -12,6 +12,7 @@ import pytest
 import studies
 import yaml
 import zips
+from driven import sealed
 
 from mlbench import results
 from mlbench.record import events, study
@@ -19,7 +20,7 @@ from mlbench.record.build_record import build_record
 from mlbench.record.record import Record
 from mlbench.report import leaderboard
 from mlbench.tracking import submission
-from submissions import ABOUT, STUDY, Log, hand_in, of, run_log, seal, zipped
+from submissions import ABOUT, STUDY, Log, hand_in, of, run_log, zipped
 
 
 def checked(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
@@ -68,7 +69,7 @@ def test_an_export_of_a_study_is_all_that_a_submission_needs_beside_its_yaml(
     shutil.copytree(study.folder(example, STUDY), study.folder(root, STUDY))
     for path in root.glob("*/record.json"):
         log = [json.loads(line) for line in (path.parent / events.NAME).read_text().splitlines()]
-        seal(log)
+        sealed(log)
         (path.parent / events.NAME).write_text("".join(json.dumps(event) + "\n" for event in log))
         build_record(log).save(path.parent)
     assert results.main(["export", f"study:{STUDY}", f"output_root={root}", f"to={to}"]) == 0

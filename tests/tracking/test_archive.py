@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 import zips
-from driven import BEGUN, EPOCH_S, STARTED, Run, sealed
+from driven import BEGUN, EPOCH_S, STARTED, Run
 from zips import with_store
 
 from mlbench import results
@@ -134,7 +134,7 @@ def test_a_sealed_run_whose_addresses_are_taken_out_contradicts_nothing(tmp_path
     run = Run(tmp_path / "runs", f"tracking_uri={uri}", seed=7)
     run.validate(95.0)
     run.end("goal_reached", error=f"could not reach {uri}")
-    sealed(run)
+    run.seal()
     path = export(run.folder, tmp_path / "run.zip")
     ((_, record, imported),) = archive.load([path])
     assert isinstance(record, Record) and record.contradictions == [] and SECRET not in json.dumps(imported)
@@ -269,6 +269,7 @@ def test_a_changed_export_is_refused(run: Run, tmp_path: Path, capsys: Any) -> N
         ("NaN is no number", rewritten(files, wall=float("nan"))),
         ("is not the whole log", files | {"events.jsonl": headless}),
         ("a line that is no event", files | {"events.jsonl": "7\n"}),
+        ("changed: official_reasons of", rewritten(files, official_reasons=[])),
     ]
     for number, (reason, content) in enumerate(cases):
         path = zips.write(tmp_path / f"{number}.zip", content)

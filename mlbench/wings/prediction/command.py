@@ -23,7 +23,16 @@ from mlbench.report.charts.frontier import frontier as frontier_chart
 from mlbench.terminal import tables
 from mlbench.terminal.args import JSON, OK, OUTPUT_ROOT, Args, Command, seconds
 from mlbench.wings.prediction import forecast, model
-from mlbench.wings.prediction.forecast import FURTHEST, WIDE, Forecast, HoldoutError, Offer, Spot, Target
+from mlbench.wings.prediction.forecast import (
+    FURTHEST,
+    WIDE,
+    Forecast,
+    HoldoutError,
+    Offer,
+    PredictedInterval,
+    Spot,
+    Target,
+)
 from mlbench.wings.prediction.model import Array, Measurements, Model, NetworkCost, RunTimings
 
 WIDEST = 110  # columns of a sentence; longer lines are hard to read
@@ -316,12 +325,15 @@ def chart(
 
 def points(offers: Sequence[Offer]) -> list[FrontierPoint]:
     """Return what a chart of cost over time shows of the offers, in their order."""
-    drawn = []
-    for offer in offers:
-        predicted = filter(None, (offer.forecast.time_s, offer.forecast.cost_usd))
-        time, usd = (MedianEstimate(each.value, each.low, each.high, n=0) for each in predicted)
-        drawn.append(FrontierPoint(offer.hardware, offer.forecast.workers, time, usd))
-    return drawn
+    return [
+        FrontierPoint(offer.hardware, row.workers, _estimate(row.time_s), _estimate(row.cost_usd))
+        for offer in offers
+        if (row := offer.forecast).cost_usd
+    ]
+
+
+def _estimate(interval: PredictedInterval) -> MedianEstimate:
+    return MedianEstimate(interval.value, interval.low, interval.high, n=0)
 
 
 def refusals(refused: Mapping[str, str]) -> list[str]:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache, partial
-from itertools import accumulate
 from statistics import mean, median
 from typing import NamedTuple
 
@@ -510,10 +509,11 @@ def frontier(
         except UserError as error:
             refused[name] = str(error).partition(" (")[0]
     offers.sort(key=lambda offer: (_time(offer.forecast), _usd(offer.forecast)))
-    bills = [_usd(offer.forecast) for offer in offers]
-    before = [math.inf, *accumulate(bills, min)]  # the cheapest of those that are faster
-    dominated = [usd >= least for usd, least in zip(bills, before, strict=False)]
-    return [replace(offer, dominated=worse) for offer, worse in zip(offers, dominated, strict=True)], refused
+    least = math.inf  # USD of those that are as fast
+    for i, offer in enumerate(offers):
+        offers[i] = replace(offer, dominated=_usd(offer.forecast) >= least)
+        least = min(least, _usd(offer.forecast))
+    return offers, refused
 
 
 def old_price(hardware: Hardware, today: date) -> str | None:

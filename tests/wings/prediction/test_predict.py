@@ -252,6 +252,15 @@ def test_all_profiles_are_cost_against_time(
     assert shown.count("no advice.") == 1  # the fastest is on another processor, the cheapest on the measured
 
 
+def test_of_two_equal_offers_one_is_dominated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlbench.wings.prediction.forecast.compose.choices", lambda group: ["gcp_n1_t4"] * 2)
+    monkeypatch.setattr("mlbench.wings.prediction.forecast.DRAWS", 50)
+    fit = model.fit(command.published_runs("gnmt"))
+    offers, _ = forecast.frontier(fit, [1, 2], forecast.Target(), Today.today())
+    best = [offer.forecast.workers for offer in offers if not offer.dominated]
+    assert len(offers) == 4 and best and len(best) == len({*best})
+
+
 def test_the_model_is_refitted_once_for_all_profiles_of_one_processor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
