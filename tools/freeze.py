@@ -1,7 +1,8 @@
 """Write mlbench/record/official.json, with which official results are compared.
 
     python tools/freeze.py                          recipes and published data; sources stay unknown
-    python tools/freeze.py --release                also the sources, when a version is released
+    python tools/freeze.py --release                also the sources, when a version is released, and
+                                                    releases/VERSION.json, which later versions keep
     python tools/freeze.py --data FOLDER            also rows and hashes of a data set prepared there
 
 A data set is frozen by whoever prepared it from the published files; the others keep their values.
@@ -109,7 +110,10 @@ def main() -> None:
     options = parser.parse_args()
     before = FrozenReference.model_validate_json(PLACE.read_text("utf-8")) if PLACE.exists() else None
     reference = frozen(before, release=options.release, data=options.data)
-    PLACE.write_text(reference.model_dump_json(indent=2) + "\n", "utf-8")
+    text = reference.model_dump_json(indent=2) + "\n"
+    PLACE.write_text(text, "utf-8")
+    if options.release:
+        (PLACE.parent / official.RELEASES / f"{reference.version}.json").write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
 
     A log without `run_result`, because its driver was killed, gives a run that ended with the log's last
     event: interrupted, unless its workers had finished or reached the goal. `frozen` is the reference for
-    official results, by default the one of this mlbench. Raises UserError where the log has no readable
-    `run_configuration`.
+    official results, by default the one of the mlbench that measured. Raises UserError where the log has no
+    readable `run_configuration`.
     """
     start = run_start(log)
     end = run_end(log)
@@ -88,7 +88,7 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
         status=status,
         caveats=caveats,
         sealed=log_consistency.sealed(log),
-        frozen=frozen or official.reference(),
+        frozen=frozen or official.reference(start.mlbench),
     )
     task = experiment.task
     return Record(
@@ -171,24 +171,23 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
 def verify_against_log(record: Record, log: Log) -> None:
     """Raise UserError where a record says something else than the event log that it comes with.
 
-    Asked of a run that was measured elsewhere: every field of its record follows from its log. Why a run is
-    not official is what the version says that measured it; another one has its own reasons.
+    Asked of a run that was measured elsewhere: every field of its record follows from its log. Another
+    version may have derived it by other rules, and words its reasons against official otherwise.
     """
-    ours, theirs = comparable(mlbench.__version__), comparable(run_start(log).mlbench)
-    if ours != theirs:
-        raise UserError(f"it was measured by mlbench {theirs}, this is {ours}", hint="use that version")
+    version = run_start(log).mlbench
+    alike = comparable(version) == comparable(mlbench.__version__)
+    hint = "" if alike else f"check it with mlbench {version}, which measured it"
     try:
         rebuilt = build_record(log).model_dump(mode="json")
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:
-        raise UserError("its event log is damaged or was changed") from error
+        raise UserError("its event log is damaged or was changed", hint=hint) from error
     claimed = record.model_dump(mode="json")
-    if record.mlbench != mlbench.__version__:  # another version's rules
+    if version != mlbench.__version__:
         del rebuilt["official_reasons"]
     differing = [name for name, value in rebuilt.items() if claimed[name] != value]
     if differing:
-        raise UserError(
-            f"its record was changed: {', '.join(differing[:3])} of the record and of the event log differ"
-        )
+        differences = f"{', '.join(differing[:3])} of the record and of the event log differ"
+        raise UserError(f"its record was changed: {differences}", hint=hint)
 
 
 def run_start(log: Log) -> RunStart:

@@ -1,9 +1,10 @@
 """Whether a point may be called official, and each of its runs be one of its runs; if not, every reason why.
 
 No single run is official: seeds differ by a factor of two in time, and who may choose one chooses the time.
-The facts are those of the run's own log. They are compared with official.json beside this file, which is
-frozen with a release: recipes and goals, sources, and the published data sets. Sources and data that it does
-not know (null) make no official result.
+The facts are those of the run's own log. They are compared with what the version that measured was frozen
+with: recipes and goals, sources, and the published data sets. official.json is this version's, and
+releases/VERSION.json a released one's, so that later versions judge its results, too. Sources and data that
+it does not know (null) make no official result.
 """
 
 import hashlib
@@ -13,12 +14,13 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+import mlbench
 from mlbench.config.experiment import Experiment
 from mlbench.config.identity import listed
 from mlbench.record.attempts import History
 from mlbench.record.record import FINISHED, Node, Record, RunStart, Values, WorkerResult
 
-FILE = "official.json"
+FILE, RELEASES = "official.json", "releases"
 IMPORTED = "imported: what it claims was not measured here"
 MISSED = "the goal was not reached"  # counts as infinite time, in official points, too
 REACHED = ("goal_reached", "completed")
@@ -77,10 +79,12 @@ class FrozenReference(Values):
 
 
 @cache
-def reference() -> FrozenReference:
-    """Return the reference that this mlbench was released with."""
-    text = resources.files("mlbench.record").joinpath(FILE).read_text("utf-8")
-    return FrozenReference.model_validate_json(text)
+def reference(version: str = mlbench.__version__) -> FrozenReference:
+    """Return the reference of a release, and of any other version this mlbench's."""
+    folder = resources.files("mlbench.record")
+    released = {path.name: path for path in folder.joinpath(RELEASES).iterdir()}
+    path = released.get(f"{version}.json", folder.joinpath(FILE))
+    return FrozenReference.model_validate_json(path.read_text("utf-8"))
 
 
 def recipe_hash(experiment: Mapping[str, Any], free: Sequence[str]) -> str:

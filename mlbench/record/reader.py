@@ -39,9 +39,6 @@ def load(path: Path) -> Record:
 
 def _as_logged(record: Record, folder: Path) -> Record:
     """Return an eligible record as it is, or with why its event log does not bear it out."""
-    if record.mlbench != mlbench.__version__:
-        reason = f"only mlbench {record.mlbench}, which measured it, can check it against its event log"
-        return record.model_copy(update={"eligible": False, "official_reasons": [reason]})
     try:
         verify_against_log(record, events.read(folder / events.NAME))
     except (OSError, ValueError, UserError) as error:
@@ -52,16 +49,15 @@ def _as_logged(record: Record, folder: Path) -> Record:
 def verdict(folder: Path) -> tuple[str, str]:
     """Return which of VERDICTS applies to the record in a run's folder, and why."""
     path = folder / "record.json"
+    alike = True
     try:
-        version = comparable(load(path).mlbench)
-        if version != comparable(mlbench.__version__):
-            return "not checked", f"it was measured by mlbench {version}, this is {mlbench.__version__}"
+        alike = comparable(load(path).mlbench) == comparable(mlbench.__version__)
         log = events.read(folder / events.NAME)
         verify_against_log(Record.model_validate_json(path.read_bytes()), log)
     except FileNotFoundError:
         return "without a log", ""
     except (OSError, UserError) as error:
-        return "different", str(error)
+        return "different" if alike else "not checked", str(error)
     return "as logged", ""
 
 

@@ -1,7 +1,7 @@
 """What submissions show beside each other: points in ranks, each with a tier that says how far it is trusted.
 
-Ranks hold inside one task, goal, network, division and class of hardware alone. Runs of two submissions are
-never pooled.
+Ranks hold inside one task, goal, network, division, class of hardware and Major.Minor of mlbench alone
+(RULES.md, rule R9). Runs of two submissions are never pooled.
 """
 
 import math
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlbench.analysis.points import MedianEstimate, Point, differences
+from mlbench.config.errors import comparable
 from mlbench.record import official
 from mlbench.record.format import counted, duration, quantity, usd
 from mlbench.record.record import Record
@@ -81,13 +82,14 @@ def _apart(entry: LeaderboardEntry) -> bool:
 
 
 def _of_one(submission: Checked) -> Iterable[LeaderboardEntry]:
-    classes: dict[tuple[str, str], list[Record]] = {}
+    classes: dict[tuple[str, str, str], list[Record]] = {}
     for run in submission.records:
-        classes.setdefault((run.experiment.division.name, hardware_class(run)), []).append(run)
-    for (division, machines), runs in classes.items():
+        names = run.experiment.division.name, hardware_class(run), comparable(run.mlbench)
+        classes.setdefault(names, []).append(run)
+    for (division, machines, version), runs in classes.items():
         for group in groups(runs, histories=submission.histories):
             data = "" if group.other_data else f", {group.dataset}"
-            section = f"{group.title}{data}; {division} division; {machines}"
+            section = f"{group.title}{data}; {division} division; {machines}; mlbench {version}"
             for curve in group.curves:
                 yield from (_entry(submission, section, curve, point) for point in curve.points)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from conftest import ROOT
 from driven import sealed
-from forgeries import EDITS, FOLDERS, OFFICIAL, folder_of, of, said_of
+from forgeries import EDITS, FOLDERS, OFFICIAL, folder_of, of, record_fields, said_of
 from ranks import run_ranks
 from records import record, save
 from test_build_record import FROZEN, log
@@ -38,7 +38,7 @@ from mlbench.training.worker import Worker
 def released(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let version and frozen reference be those of the records here."""
     monkeypatch.setattr(mlbench, "__version__", FROZEN.version)
-    monkeypatch.setattr(official, "reference", lambda: FROZEN)
+    monkeypatch.setattr(official, "reference", lambda version="": FROZEN)
 
 
 def not_official(folder: Path) -> Record:
@@ -51,6 +51,16 @@ def not_official(folder: Path) -> Record:
 def test_a_record_is_official_beside_its_own_log(tmp_path: Path) -> None:
     assert load(folder_of(tmp_path, "run", OFFICIAL) / "record.json").eligible
     assert not load(folder_of(tmp_path, "mini") / "record.json").eligible
+
+
+def test_a_later_version_judges_the_official_results_of_a_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of(tmp_path, "run", OFFICIAL)
+    monkeypatch.setattr(mlbench, "__version__", "0.3.0.dev0")
+    assert load(folder / "record.json").eligible
+    record_fields(train_time=0.001)(folder)
+    assert "train_time" in said_of(folder)[0] and "check it with mlbench 0.2.0" in said_of(folder)[0]
 
 
 @pytest.mark.parametrize("name", FOLDERS)

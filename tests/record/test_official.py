@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from forgeries import FORGERIES, OFFICIAL, WORDS
-from test_build_record import FROZEN, SOFTWARE, built, log
+from test_build_record import FROZEN, RESULT, SOFTWARE, built, log
 
 import mlbench
 from mlbench.config import compose
@@ -73,6 +73,23 @@ def test_what_the_reference_does_not_know_makes_no_official_result() -> None:
     )
     reasons = built(OFFICIAL, frozen=unknown).official_reasons
     assert len(reasons) == 4 and all("does not know" in reason for reason in reasons)
+
+
+def test_the_results_of_a_release_are_held_against_its_own_reference() -> None:
+    released = official.reference("0.2.0")
+    assert released.version == "0.2.0" and released.sources
+    assert official.reference("0.2.99").version == mlbench.__version__
+    assert official.reference("../official") == official.reference()
+    software = SOFTWARE | {"sources": released.sources}
+    nodes = [node | {"sources": released.sources} for node in RESULT["nodes"]]
+    begun = {"mlbench": "0.2.0", "software": software}
+    whole = log(compose.compose([OFFICIAL]), result=RESULT | {"nodes": nodes}, begun=begun)
+    reasons = build_record(whole).official_reasons
+    assert reasons and all("of the published cifar10" in reason for reason in reasons)
+    begun["software"] = SOFTWARE | {"sources": "0" * 64}
+    whole = log(compose.compose([OFFICIAL]), result=RESULT | {"nodes": nodes}, begun=begun)
+    reason = "the sources are not those that mlbench 0.2.0 was released with"
+    assert reason in build_record(whole).official_reasons
 
 
 def prepared(root: Path) -> Path:
@@ -152,6 +169,17 @@ def test_a_release_freezes_sources_and_what_can_move_a_number(monkeypatch: pytes
     assert frozen.measuring == {comparable(mlbench.__version__): freeze.measuring()}
     again = freeze.frozen(frozen, release=False, data=[])
     assert again.sources is None and again.measuring == frozen.measuring
+
+
+def test_a_release_keeps_its_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlbench, "__version__", "0.3.0")
+    monkeypatch.setattr(freeze, "PLACE", tmp_path / official.FILE)
+    (tmp_path / official.RELEASES).mkdir()
+    monkeypatch.setattr("sys.argv", ["freeze.py", "--release"])
+    freeze.main()
+    released = (tmp_path / official.RELEASES / "0.3.0.json").read_text()
+    assert released == freeze.PLACE.read_text()
+    assert official.FrozenReference.model_validate_json(released).sources
 
 
 def test_a_data_set_is_frozen_by_who_has_it(tmp_path: Path) -> None:

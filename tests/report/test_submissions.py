@@ -14,7 +14,9 @@ import yaml
 import zips
 from driven import sealed
 
+import mlbench
 from mlbench import results
+from mlbench.config.errors import comparable
 from mlbench.record import events, study
 from mlbench.record.build_record import build_record
 from mlbench.record.record import Record
@@ -46,9 +48,31 @@ def test_a_whole_submission_is_accepted_without_a_store_and_nothing_is_written(t
     assert (
         point["time_to_accuracy_s"] == 9.0 and point["cost_usd"] == pytest.approx(0.09) and point["rank"] == 1
     )
-    assert point["section"] == "logreg, mini: accuracy >= 85, epsilon_like; open division; CPU, one node"
+    section = "logreg, mini: accuracy >= 85, epsilon_like; open division; CPU, one node; mlbench "
+    assert point["section"] == section + comparable(mlbench.__version__)
     shutil.rmtree(tmp_path / "empty")
     assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before
+
+
+def test_a_later_version_accepts_and_ranks_what_a_release_measured(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """Apart from what it measured itself (rule R9)."""
+    monkeypatch.setattr(mlbench, "__version__", "0.2.0")
+    release = hand_in(tmp_path, tmp_path / "a", entity="lab-a")
+    monkeypatch.setattr(mlbench, "__version__", "0.3.0.dev0")
+    own = hand_in(tmp_path, tmp_path / "b", entity="lab-b", times=(4.2, 4.4, 4.9), first_seed=11)
+    every = [submission.check(folder) for folder in (release, own)]
+    assert [result.refusals for result in every] == [[], []]
+    entries = leaderboard.entries(every)
+    assert [(entry.entity, entry.rank, entry.tier) for entry in entries] == [
+        ("lab-a", 1, "logs complete"),
+        ("lab-b", 1, "logs complete"),
+    ]
+    assert [entry.section.rpartition("; ")[2] for entry in entries] == ["mlbench 0.2", "mlbench 0.3"]
+    edited_record(release)
+    code, output = checked(release, capsys)
+    assert code == 1 and "check it with mlbench 0.2.0, which measured it" in output
 
 
 def test_the_comment_of_a_pull_request_is_a_table(tmp_path: Path, capsys: Any) -> None:

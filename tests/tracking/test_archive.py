@@ -255,7 +255,7 @@ def test_a_changed_export_is_refused(run: Run, tmp_path: Path, capsys: Any) -> N
         ("changed: time_to_accuracy of", rewritten(files, time_to_accuracy=0.001)),
         ("changed: nodes of", rewritten(files, nodes=[{"hostname": "n", "usable_cpus": 64}])),
         ("changed: eligible of", rewritten(files, eligible=True)),
-        ("measured by mlbench 9.9", relogged(files, 0, mlbench="9.9.0")),
+        ("check it with mlbench 9.9", relogged(files, 0, mlbench="9.9.0")),
         ("record.json was changed \\(workers\\)", rewritten(files, workers="many")),
         ("changed \\(status\\)", rewritten(files, status="excellent")),
         ("changed \\(experiment.task\\)", rewritten(files, experiment={})),
