@@ -1,21 +1,27 @@
 """Whether a plain script measures what the suite's own loop does: ResNet-20 at mini scale, in turns.
 
     python benchmarks/plain_script.py --rounds 5
+    python benchmarks/plain_script.py --rounds 5 --malloc default
 
-Each round runs `task=resnet20 launcher=torchrun`, and tests/script/scripts/resnet20.py under mlbench.measure
-with torchrun, on two workers. Prints the rate and a step's phases of both, medians over the rounds, and the
-rate that the script printed itself.
+Each round runs `task=resnet20 launcher=torchrun`, tests/script/scripts/resnet20.py under mlbench.measure with
+torchrun, and the same script with torchrun alone, on two workers. Prints the rate and a step's phases of the
+first two, medians over the rounds, and the rates that the script printed itself.
+
+The script never validates, so glibc gives the memory of its steps back to the kernel and takes it again: its
+environment forbids that, as that of the references does (benchmarks/runs.py), but with --malloc default.
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from origin import origin
+from runs import KEEP_FREED
 
 from mlbench.analysis.bootstrap import median
 from mlbench.config.compose import compose
@@ -35,56 +41,58 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--malloc", choices=["keep", "default"], default="keep")
     options = parser.parse_args(arguments)
     print(origin(__file__, arguments) + "\n", flush=True)
     root = Path("data").absolute()
     experiment = compose(["task=resnet20"])
     folder = registry.load("resnet20").prepare(experiment.task, root)
-    script = [
-        "mlbench.measure",
-        "--",
-        sys.executable,
-        *LAUNCHER,
-        str(SCRIPT),
-        str(folder),
-        str(options.epochs),
-    ]
+    alone = [sys.executable, *LAUNCHER, str(SCRIPT), str(folder), str(options.epochs)]
     own = [*OWN, f"data_root={root}", f"task.epochs={options.epochs}", "division=open"]
-    loop, plain, printed = [], [], []
+    environment = KEEP_FREED if options.malloc == "keep" else {}
+    loop, plain, printed, unmeasured = [], [], [], []
     for _ in range(options.rounds):
-        loop.append(run(own)[0])
-        record, output = run(script)
+        loop.append(run(own, {})[0])
+        record, output = run(["mlbench.measure", "--", *alone], environment)
         plain.append(record)
-        printed.append(float(re.findall(r"^rate (\S+)", output, re.MULTILINE)[0]))
-    print(table(loop, plain, printed))
+        printed.append(rate(output))
+        unmeasured.append(rate(call(alone, environment)))
+    print(table(loop, plain, printed, unmeasured))
     return 0
 
 
-def run(line: Sequence[str]) -> tuple[Record, str]:
+def run(line: Sequence[str], environment: Mapping[str, str]) -> tuple[Record, str]:
     """Run a command of mlbench; return its record and what it printed."""
     module, *arguments = line
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            "-m",
-            module,
-            f"output_root={folder}",
-            "cluster.exclusive=false",
-            *arguments,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(done.stdout + done.stderr)
+        settings = [f"output_root={folder}", "cluster.exclusive=false"]
+        output = call([sys.executable, "-m", module, *settings, *arguments], environment)
         (path,) = Path(folder).glob("*/record.json")
-        return load(path), done.stdout
+        return load(path), output
 
 
-def table(loop: Sequence[Record], plain: Sequence[Record], printed: Sequence[float]) -> str:
-    """Return the table: a line for the rate, and one for each phase of a step."""
+def call(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Run a command with more variables; return what it printed, or end with it where the command fails."""
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+    if done.returncode:
+        raise SystemExit(done.stdout + done.stderr)
+    return done.stdout
+
+
+def rate(output: str) -> float:
+    """Return the images/s that the script printed."""
+    return float(re.findall(r"^rate (\S+)", output, re.MULTILINE)[0])
+
+
+def table(
+    loop: Sequence[Record], plain: Sequence[Record], printed: Sequence[float], unmeasured: Sequence[float]
+) -> str:
+    """Return the table: lines for the rates, and one for each phase of a step."""
     lines = ["| | suite's loop | plain script | ratio |", "|---|---|---|---|"]
-    rates = [median([run.samples_per_s or 0.0 for run in runs]) for runs in (loop, plain)]
-    lines.append(f"| images/s | {rates[0]:.0f} | {rates[1]:.0f} | {rates[1] / rates[0]:.3f} |")
-    lines.append(f"| images/s as printed | | {median(printed):.0f} | {median(printed) / rates[0]:.3f} |")
+    own, seen = (median([run.samples_per_s or 0.0 for run in runs]) for runs in (loop, plain))
+    rates = {"images/s": seen, "printed": median(printed), "printed, without mlbench": median(unmeasured)}
+    for name, value in rates.items():
+        lines.append(f"| {name} | {own:.0f} | {value:.0f} | {value / own:.3f} |")
     for name in loop[0].phases:
         means = [median([1e3 * run.phases[name].mean / run.steps for run in runs]) for runs in (loop, plain)]
         ratio = f"{means[1] / means[0]:.3f}" if means[0] else ""
