@@ -12,8 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from commands import PATIENCE_S
+
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-WAIT_S = 240.0  # s until a page that does not answer is given up; a slow machine is no failure
 
 
 class Page:
@@ -59,7 +60,7 @@ class Page:
 
     def until(self, done: Any) -> None:
         """Wait until `done` is true, looking after every answer."""
-        end = time.monotonic() + WAIT_S
+        end = time.monotonic() + PATIENCE_S
         while not done():
             assert time.monotonic() < end, "the page does not get there"
             self.send("Runtime.evaluate", expression="1")

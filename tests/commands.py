@@ -17,7 +17,7 @@ from mlbench.record.reader import load
 from mlbench.record.record import Record
 
 CACHE = "XDG_CACHE_HOME"  # environment variable that tells the tests' Ray from any other
-PATIENCE_S = 240  # s; a slow machine is no failure, a hang is
+PATIENCE_S = 900  # s; a slow machine is no failure, a hang is
 
 
 class Runs:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from commands import PATIENCE_S
 from conftest import ROOT
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
@@ -24,4 +25,4 @@ def commands(page: Path) -> list[str]:
 def build(to: Path) -> subprocess.CompletedProcess[str]:
     """Build the site; a warning is an error."""
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-c", "docs", ".", str(to)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)

@@ -7,13 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from commands import PATIENCE_S
 from conftest import ROOT
 
 from mlbench.record.reader import load
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_temporary_files")]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-PATIENCE_S = 300  # s; a slow machine is no failure, a hang is
 OFFLINE = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 MODULES = os.pathsep.join(map(str, (ROOT, ROOT / "benchmarks")))
 

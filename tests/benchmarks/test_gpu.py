@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 RUN = """
@@ -37,7 +38,7 @@ def test_a_dry_run_needs_no_ray_and_measures_every_case_or_names_it(tmp_path: Pa
     """In a process in which the libraries of such a machine are all that can be imported."""
     folders = [str(tmp_path / "all"), str(tmp_path / "none")]
     command = [sys.executable, "-c", RUN.format(names=ABSENT), *folders]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     everything, nothing = (json.loads((Path(folder) / "gpu.json").read_text()) for folder in folders)
     cases = {(each["task"], each["precision"]): each for each in everything["cases"]}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import PATIENCE_S
 from mirror import serve
 
 from mlbench.config.errors import UserError
@@ -183,7 +184,7 @@ def test_of_two_processes_that_want_a_file_one_fetches_it_and_the_other_waits(tm
         time.sleep(0.5)  # in which it would ask the mirror for the rest
         assert second.poll() is None and len(mirror.requests) == 1
         mirror.go_on.set()
-        said = [process.communicate(timeout=30)[0].splitlines()[-1] for process in (first, second)]
+        said = [process.communicate(timeout=PATIENCE_S)[0].splitlines()[-1] for process in (first, second)]
     assert said == [str(tmp_path / "file")] * 2
     assert mirror.requests == [("file", None)]
     assert (tmp_path / "file").read_bytes() == CONTENT

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import PATIENCE_S
 from conftest import ROOT
 from zips import with_store
 
@@ -43,7 +44,7 @@ def python(copy: Path, *arguments: str, **environment: str) -> subprocess.Comple
     plain["XDG_CACHE_HOME"] = str(copy / "cache")  # where it is noted which Ray is the release's
     return subprocess.run(
         [sys.executable, *arguments], cwd=copy, env={**plain, **environment},
-        capture_output=True, text=True, timeout=240,
+        capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
 
 

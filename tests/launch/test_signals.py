@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from commands import PATIENCE_S
 from conftest import ROOT
 
 CHILD = """
@@ -63,14 +64,14 @@ def test_a_signal_ends_the_block_and_what_comes_while_python_ends_is_ignored(num
     assert process.stdout.readline() == "late\n"
     for _ in range(5):
         process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (130, "")
 
 
 def test_signals_after_the_first_leave_the_command_time_for_its_record() -> None:
     process = child(WRITES)
     process.send_signal(signal.SIGHUP)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=PATIENCE_S)
     assert out == "written\n" and errors.strip().endswith("KeyboardInterrupt")
 
 
@@ -81,5 +82,5 @@ def test_a_command_that_outlives_its_terminal_goes_on() -> None:
     assert process.stdout is not None and process.stdout.readline() == "again\n"
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from commands import PATIENCE_S
 from conftest import ROOT
 
 from mlbench.clusters import node
@@ -20,8 +21,6 @@ from mlbench.launch.failures import WorkersFailed
 from mlbench.record import events
 from mlbench.record.reader import load
 from mlbench.studies import preview
-
-PATIENCE_S = 240  # s; a slow machine is no failure, a hang is
 
 
 @pytest.fixture

@@ -162,7 +162,7 @@ def test_a_server_that_dies_while_ray_starts_is_told_though_ray_waits(tmp_path: 
     assert run.stdout is not None
     server = psutil.Process(int(run.stdout.readline()))
     server.kill()
-    out, _ = run.communicate(timeout=60)
+    out, _ = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 1 and "(GCS) has died" in out
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import PATIENCE_S
 
 from mlbench.config.compose import compose
 from mlbench.script import child
-
-PATIENCE_S = 60.0  # s; a slow machine is no failure, a hang is
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import PATIENCE_S
 
 from mlbench.record.reader import load
 
@@ -13,7 +14,6 @@ SCRIPT = str(Path(__file__).parent / "scripts" / "five_lines.py")
 PYTHON = [sys.executable]
 TORCHRUN = [*PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 MEASURE = [*PYTHON, "-m", "mlbench.measure", "cluster.exclusive=false", "--"]
-PATIENCE_S = 240  # s; a slow machine is no failure, a hang is
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from commands import PATIENCE_S
 from conftest import ROOT
 
 from mlbench.analysis.stragglers import of_run
@@ -21,7 +22,6 @@ SCRIPTS = Path(__file__).parent / "scripts"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_temporary_files")]
 PYTHON = [sys.executable]
 TWO = [*PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-PATIENCE_S = 240  # s; a slow machine is no failure, a hang is
 
 
 def measure(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from commands import PATIENCE_S
 from conftest import ROOT
 from driven import Run
 from records import save
@@ -207,7 +208,7 @@ def test_a_flow_tells_its_plan_and_mistakes_before_anything_starts(
     flow, *arguments = line.split()
     ended = subprocess.run(
         [sys.executable, ROOT / "pipelines" / f"{flow}.py", *arguments],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     said = " ".join((ended.stdout + ended.stderr).split())
     assert ended.returncode == code and sentence in said and "Traceback" not in said, said

@@ -310,7 +310,7 @@ def test_every_command_of_the_documentation_runs(resumed: tuple[Sweep, str], pla
         assert command[:2] == ["python", "-m"], line
         ended = subprocess.run(
             [sys.executable, *command[1:]],
-            cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=600,
+            cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=PATIENCE_S,
         )  # fmt: skip
         refused = "mlbench.predict" in line and TOO_BUSY in ended.stderr
         assert ended.returncode == (2 if refused else 0), (line, ended.stdout[-2000:], ended.stderr[-2000:])

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import zips
+from commands import PATIENCE_S
 from driven import Run
 
 import mlbench
@@ -49,7 +50,7 @@ def test_events_of_many_processes_are_whole(tmp_path: Path) -> None:
     writers = [
         subprocess.Popen([sys.executable, "-c", code, str(log), name], cwd=ROOT) for name in ("a", "b", "c")
     ]
-    assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(timeout=PATIENCE_S) for writer in writers] == [0, 0, 0]
     entries = events.read(log)
     assert len(entries) == 600
     assert [event["value"] for event in entries if event["key"] == "b"] == list(range(200))

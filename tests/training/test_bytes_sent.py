@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import PATIENCE_S
 from records import record
 
 from mlbench.record.build_record import intervals
@@ -51,7 +52,7 @@ def test_what_is_counted_is_what_the_interface_sends() -> None:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout.splitlines()[-1])

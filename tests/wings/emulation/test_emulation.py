@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import until
+from commands import PATIENCE_S, until
 from conftest import ROOT
 
 from mlbench import cluster
@@ -362,7 +362,7 @@ def test_a_step_takes_as_long_as_compute_and_the_theory_of_its_all_reduce(
             )
             for rank, host in enumerate(made.hosts)
         ]
-        lines = [process.communicate(timeout=240)[0].splitlines() for process in processes]
+        lines = [process.communicate(timeout=PATIENCE_S)[0].splitlines() for process in processes]
         assert [process.returncode for process in processes] == [0, 0]
     bytes_ = int(lines[0][0])
     assert bytes_ == pytest.approx(25e6, rel=0.02)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import until
+from commands import PATIENCE_S, until
 from conftest import ROOT
 from driven import Run as DrivenRun
 from fake_cluster import FakeCluster
@@ -63,7 +63,7 @@ def test_a_detached_run_survives_the_laptop_and_is_collected_by_another_command(
     with FakeCluster(script) as cluster:
         here = laptop(cluster, tmp_path)
         detached = here.start(*WORDS, "seed=7", "cluster=kuberay", IMAGE, "detach=true")
-        output, _ = detached.communicate(timeout=300)
+        output, _ = detached.communicate(timeout=PATIENCE_S)
         (name,) = cluster.names("rayjobs")
         assert detached.returncode == 0 and name in output.splitlines()[0] and f"attach={name}" in output
         killed = here.start("cluster=kuberay", f"attach={name}")
@@ -73,7 +73,7 @@ def test_a_detached_run_survives_the_laptop_and_is_collected_by_another_command(
         assert cluster.names("rayjobs") == [name]
         cluster.say(submitters[0], *messages(log)[2:], {"end": len(log)})
         other = here.start("cluster=kuberay", f"attach={name}")
-        output, _ = other.communicate(timeout=300)
+        output, _ = other.communicate(timeout=PATIENCE_S)
         assert other.returncode == 0 and "GOAL REACHED" in output, output
         (path,) = tmp_path.glob("*/record.json")
         assert len(load(path).validations) == 3 and load(path).status == "goal_reached"
@@ -90,7 +90,7 @@ def test_ctrl_c_deletes_the_run_and_keeps_what_it_measured(tmp_path: Path, log: 
         run = here.start(*WORDS, "seed=7", "cluster=kuberay", IMAGE)
         until(lambda: here.validations() == 2 or run.poll() is not None)
         run.send_signal(signal.SIGINT)
-        output, _ = run.communicate(timeout=300)
+        output, _ = run.communicate(timeout=PATIENCE_S)
         assert run.returncode == 130, output
         (path,) = tmp_path.glob("*/record.json")
         assert load(path).status == "interrupted" and len(load(path).validations) == 2
@@ -130,7 +130,9 @@ def test_a_sweep_keeps_one_ray_cluster_and_grows_it(kept_ray: dict[str, str], tm
         )
         command = [sys.executable, "-m", "mlbench.sweep", *overrides, IMAGE, f"output_root={tmp_path}"]
         environment = here.environment | {"XDG_CACHE_HOME": kept_ray["XDG_CACHE_HOME"]}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         assert sizes == [1, 2]  # one Ray cluster, which grew
         assert [job["metadata"]["labels"]["mlbench/workers"] for job in jobs] == ["1", "2"]

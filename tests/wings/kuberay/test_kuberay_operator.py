@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import real_server
+from commands import PATIENCE_S
 from conftest import ROOT
 from real_kubelet import Kubelets
 from real_server import Server
@@ -125,7 +126,7 @@ def test_a_run_goes_from_submission_to_record_and_leaves_nothing(server: Server,
     namespace(api, space)
     with nodes(server, tmp_path) as kubelets:
         run = start(tmp_path, server.account(space, "mlbench-submitter"), space)
-        run.wait(timeout=220)
+        run.wait(timeout=PATIENCE_S)
         output = (tmp_path / "output").read_text()
         assert kubelets.problems == []
         assert run.returncode == 0 and "GOAL REACHED" in output, output
@@ -144,7 +145,7 @@ def test_a_node_that_is_taken_makes_the_run_preempted(server: Server, tmp_path: 
         run = start(tmp_path, server.kubeconfig, space, *LONG)
         until(lambda: validations(tmp_path) >= 1 or run.poll() is not None, patience=180)
         kubelets.lose("worker-1")
-        run.wait(timeout=180)
+        run.wait(timeout=PATIENCE_S)
         record = load(next(tmp_path.glob("*-3/record.json")))
         output = (tmp_path / "output").read_text()
         assert (record.status, record.time_to_accuracy) == ("preempted", None), output
