@@ -48,7 +48,8 @@ class Recorder:
         self.folder: Path | None = None
         self._command, self._overrides, self._begun = command, overrides, begun
         self._lock, self._output, self._started = lock, output, clock.wall()
-        client.preload(experiment.store)
+        artifacts = experiment.output_root.absolute() / client.ARTIFACTS
+        self._store = client.preload(experiment.store, artifacts=artifacts)
         self._meter, self._use = EnergyMeter(), CpuUse(own=own_processes)
         self._monitor = NodeMonitor(meter=self._meter).__enter__()
 
@@ -127,6 +128,8 @@ class Recorder:
         folder = execute.new_folder(experiment, seed, self._begun)
         start = execute.run_start(experiment, folder, seed=seed, begun=self._begun, overrides=self._overrides)
         start = start.model_copy(update={"command": without_credentials(shlex.join(self._command))})
+        if self._store is not None:
+            client.place(self._store, experiment.store)
         draw = self._output.figures
         self._mlflow = uploader.MlflowUploader(folder, experiment.store, draw=draw, yields=False)
         events.append(folder / events.NAME, "run_configuration", start.model_dump(mode="json"))

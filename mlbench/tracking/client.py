@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
 from mlbench.config.store_uri import check_store
+from mlbench.record import temporary_folder
 from mlbench.tracking import mlflow_private, ui
 from mlbench.tracking.mapping import COMPLETE, IMPORTED, MLFLOW_STATUS, RUN_ID, Metric
 
@@ -35,6 +36,7 @@ TAG_CHARACTERS = 8000
 NAME_CHARACTERS = 250
 DIGEST_CHARACTERS = 36
 SQLITE = "sqlite:///"
+ARTIFACTS = "artifacts"  # folder of a new store's files, in output_root
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 
 _SETTINGS = {
@@ -208,15 +210,36 @@ def _set_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-def preload(uri: str) -> None:
-    """Import what `open_client` uses, which keeps a CPU busy: before a training, not beside it."""
+def preload(uri: str, *, artifacts: Path) -> bytes | None:
+    """Import what `open_client` uses, and return the file of a new store where it would make one.
+
+    Both keep a CPU busy for seconds: before a training, not beside it.
+    """
     _set_environment()
-    with suppress(ImportError):  # the upload will tell
+    with suppress(Exception):  # what fails here fails again in the upload, which tells
         import pyarrow  # noqa: F401
         from mlflow.tracking import MlflowClient  # noqa: F401
 
         if uri.startswith(DATABASES):
             from mlflow.store.tracking import sqlalchemy_store  # noqa: F401
+        if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).exists():
+            with temporary_folder.folder() as folder:
+                open_client(f"{SQLITE}{folder}/store", artifacts=artifacts)
+                return (folder / "store").read_bytes()
+    return None
+
+
+def place(store: bytes, uri: str) -> None:
+    """Write a store that `preload` returned, unless another run has made one meanwhile."""
+    path = Path(uri.removeprefix(SQLITE))
+    with suppress(OSError):  # the upload makes one, or tells
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = path.with_name(f"{path.name}.{os.getpid()}.part")
+        whole.write_bytes(store)
+        try:
+            os.link(whole, path)
+        finally:
+            whole.unlink()
 
 
 def _described(client: Any, experiment: Any, uri: str) -> TrackingClient:

@@ -15,7 +15,7 @@ from mlbench.record import study
 from mlbench.record.record import Record
 from mlbench.record.study import Study
 from mlbench.tracking import mapping, ui
-from mlbench.tracking.client import TrackingClient, open_client
+from mlbench.tracking.client import ARTIFACTS, TrackingClient, open_client
 from mlbench.tracking.mapping import COMPLETE, RUN_ID, Metric
 
 PARENT = "mlflow.parentRunId"  # tag by which MLflow nests runs
@@ -64,7 +64,7 @@ def write(
 
     `status` is FINISHED, FAILED or KILLED. Raises what MLflow raises, and may then be called again.
     """
-    client = open_client(uri, artifacts=output_root.absolute() / "artifacts")
+    client = open_client(uri, artifacts=output_root.absolute() / ARTIFACTS)
     assert client is not None
     ended = max((run.end_time for run in records), default=0.0)
     metrics = [Metric(name, value, round(ended * 1000), step) for name, value, step in summary.metrics]
@@ -93,7 +93,7 @@ def kill(plan: Study, *, output_root: Path, uri: str) -> None:
 
     Raises what MLflow raises.
     """
-    client = open_client(uri, artifacts=output_root.absolute() / "artifacts")
+    client = open_client(uri, artifacts=output_root.absolute() / ARTIFACTS)
     assert client is not None
     run = client.find(run_id(plan, plan.name))
     if run is not None:

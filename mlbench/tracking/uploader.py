@@ -19,7 +19,7 @@ from mlbench.record import events, reader, temporary_folder
 from mlbench.record.build_record import run_start
 from mlbench.record.record import Record, RunStart
 from mlbench.tracking import mapping, parent_runs, run_files, ui
-from mlbench.tracking.client import TrackingClient, open_client
+from mlbench.tracking.client import ARTIFACTS, TrackingClient, open_client
 
 POLL_S = 10.0  # s between two looks at the log; each writing takes time from workers on the same CPUs
 RETRY_S = (1.0, 30.0)  # s, the first and the longest pause after the store refused
@@ -115,7 +115,7 @@ class RunUpload:
         if not self._pending:
             return
         if self._client is None:
-            self._client = open_client(self.uri, artifacts=self.folder.absolute().parent / "artifacts")
+            self._client = open_client(self.uri, artifacts=self.folder.absolute().parent / ARTIFACTS)
             assert self._client is not None
         client = self._client
         if self.run is None:

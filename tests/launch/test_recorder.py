@@ -49,7 +49,7 @@ def test_the_store_s_imports_are_over_before_the_command_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = list[str]()
-    monkeypatch.setattr(client, "preload", order.append)
+    monkeypatch.setattr(client, "preload", lambda uri, artifacts: order.append(uri))
 
     def start(*_: object, **__: object) -> None:
         order.append("command")
