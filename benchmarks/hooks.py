@@ -1,12 +1,11 @@
-"""What the probe costs the steps of a script: with its hooks and without them, at the same time.
+"""What the probe costs the steps of a script: with its hooks and without them, in turns.
 
     python benchmarks/hooks.py --rounds 20
 
 Runs tests/script/scripts/timed.py as it is, and under the probe with a collector in this process, as
-mlbench.measure does; each has a CPU of its own for a round, and they change places in the next, so that what
-happens to the machine meanwhile happens to both. The width of the model is chosen so that a step without
-hooks takes about 1 ms and 40 ms. Prints the median step of each kind, and the median of the rounds' ratios
-with its 95 % interval.
+mlbench.measure does; which of the two comes first alternates. The width of its model is chosen so that a step
+without hooks takes about 1 ms and 40 ms. Prints the median step of each kind, and the median of the rounds'
+ratios with its 95 % interval.
 """
 
 import argparse
@@ -40,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     print("|" + "---|" * 5)
     for step_ms in STEPS_MS:
         width = fitting(step_ms / 1e3)
-        rounds = [pair(width, round(1e3 * RUN_S / step_ms), cpu=n % 2) for n in range(options.rounds)]
+        rounds = [pair(width, round(1e3 * RUN_S / step_ms), first=n % 2 == 0) for n in range(options.rounds)]
         print(row(rounds), flush=True)
     return 0
 
@@ -49,38 +48,30 @@ def fitting(step_s: float) -> int:
     """Return the width of a model whose step takes about `step_s`; its work grows with the square."""
     width = FIRST_WIDTH
     while True:
-        seconds = ended(begun(width, 50, cpu=0))
+        seconds = run(width, 50, hooks=False)
         if step_s / ROUGH <= seconds <= step_s * ROUGH:
             return width
         width = max(8, round(width * (step_s / seconds) ** 0.5))
 
 
-def pair(width: int, steps: int, *, cpu: int) -> tuple[float, float]:
-    """Return the seconds of a step without hooks, on this one of two CPUs, and with them on the other."""
+def pair(width: int, steps: int, *, first: bool) -> tuple[float, float]:
+    """Return the seconds of a step without hooks and with them; `first`: those without come first."""
+    seconds = {hooks: run(width, steps, hooks=hooks) for hooks in (not first, first)}
+    return seconds[False], seconds[True]
+
+
+def run(width: int, steps: int, *, hooks: bool) -> float:
+    """Run the script; return the median seconds of a step, as it prints them."""
     collector = Collector("127.0.0.1", metric="none", goal=None)
+    variables = child.variables(collector.address, collector.token) if hooks else {}
+    command = [sys.executable, str(SCRIPT), str(width), str(steps)]
     try:
-        plain = begun(width, steps, cpu=cpu)
-        hooked = begun(width, steps, cpu=1 - cpu, **child.variables(collector.address, collector.token))
-        seconds = ended(plain), ended(hooked)
+        done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=True)
     finally:
         collector.close()
-    if len(collector.ranks[0].steps) != steps:
+    if hooks and len(collector.ranks[0].steps) != steps:
         raise SystemExit(f"{len(collector.ranks[0].steps)} of {steps} steps were seen")
-    return seconds
-
-
-def begun(width: int, steps: int, *, cpu: int, **variables: str) -> "subprocess.Popen[str]":
-    """Start the script on one CPU, with more environment variables."""
-    command = ["taskset", "--cpu-list", str(cpu), sys.executable, str(SCRIPT), str(width), str(steps)]
-    return subprocess.Popen(command, env=os.environ | variables, stdout=subprocess.PIPE, text=True)
-
-
-def ended(script: "subprocess.Popen[str]") -> float:
-    """Wait for the script; return the median seconds of a step, as it prints them."""
-    output, _ = script.communicate()
-    if script.returncode:
-        raise SystemExit(output)
-    return float(re.findall(r"step (\S+)", output)[0])
+    return float(re.findall(r"step (\S+)", done.stdout)[0])
 
 
 def row(rounds: Sequence[tuple[float, float]]) -> str:
