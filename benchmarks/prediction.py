@@ -23,7 +23,8 @@ from mlbench.record import format, run_folders
 from mlbench.report import render
 from mlbench.wings.prediction import model
 from mlbench.wings.prediction.command import PUBLISHED_TASKS, published_runs
-from mlbench.wings.prediction.forecast import Target, forecast, pairs, profile, transfer
+from mlbench.wings.prediction.forecast import forecast, pairs, profile, transfer
+from mlbench.wings.prediction.model import Target
 
 FITTED = [1, 2, 4]
 # min; MLPerf Training v0.7 to 24 BLEU and NVIDIA's example for 6 epochs (mlbench/analysis/tables)

@@ -38,8 +38,7 @@ from mlbench.tasks import registry
 from mlbench.training.loop import train
 from mlbench.training.worker import State, Worker, control_group
 from mlbench.wings.prediction import forecast, model
-from mlbench.wings.prediction.forecast import Spot, Target
-from mlbench.wings.prediction.model import Measurements, RunTimings
+from mlbench.wings.prediction.model import Measurements, RunTimings, Spot, Target
 
 TASK, EPOCHS, WORKERS = "resnet20", 8, 2
 LIFE_S = 30.0  # s from one interruption of a worker to the next, on average

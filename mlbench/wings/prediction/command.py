@@ -16,24 +16,16 @@ from mlbench.analysis.points import MedianEstimate
 from mlbench.analysis.published import load
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Price
-from mlbench.record import format, reader, run_folders, study
+from mlbench.record import format, reader, run_folders
+from mlbench.record.format import counted, duration, percent, usd
 from mlbench.record.record import Record
 from mlbench.report.charts.frontier import TICKS_S, FrontierPoint
 from mlbench.report.charts.frontier import frontier as frontier_chart
 from mlbench.terminal import tables
 from mlbench.terminal.args import JSON, OK, OUTPUT_ROOT, Args, Command, seconds
 from mlbench.wings.prediction import forecast, model
-from mlbench.wings.prediction.forecast import (
-    FURTHEST,
-    WIDE,
-    Forecast,
-    HoldoutError,
-    Offer,
-    PredictedInterval,
-    Spot,
-    Target,
-)
-from mlbench.wings.prediction.model import Array, Measurements, Model, NetworkCost, RunTimings
+from mlbench.wings.prediction.forecast import FURTHEST, WIDE, Forecast, HoldoutError, Offer, PredictedInterval
+from mlbench.wings.prediction.model import AS_MEASURED, Measurements, Model, NetworkCost, RunTimings, Target
 
 WIDEST = 110  # columns of a sentence; longer lines are hard to read
 LOUD = 0.3  # relative noise; a 95 % interval then spans a factor of 3 where nothing is extrapolated
@@ -104,9 +96,12 @@ def published_runs(task: str, *, backend: str = "nccl") -> Measurements:
             values.setdefault(row.workers, {})[row.metric] = row.value
     shape = PUBLISHED_TASKS[task]
     paid = [row for row in load(study="mlbench-prices") if row.date == "2021"]  # for the machine and its T4
-    usd, spot = (sum(row.value for row in paid if row.metric == name) for name in ("price", "spot_price"))
-    source = "MLBench's published prices, n1-standard-4 and T4"
-    price = Price(usd_per_hour=usd, usd_per_hour_spot=spot, date="2021-02-25", source=source)
+    price = Price(
+        usd_per_hour=sum(row.value for row in paid if row.metric == "price"),
+        usd_per_hour_spot=sum(row.value for row in paid if row.metric == "spot_price"),
+        date="2021-02-25",
+        source="MLBench's published prices, n1-standard-4 and T4",
+    )
     notes = ["times are MLBench's own: sums over batches, without validation and waits for data"]
     notes += ["one run per worker count was published"]
     notes += [] if shape.epoch_samples else ["an epoch stands for a step, whose number was not published"]
@@ -166,11 +161,10 @@ def measurements(names: Sequence[str], output_root: Path, settings: Mapping[str,
             if settings[setting] not in ("", only):
                 raise UserError(f"{setting}={settings[setting]}: {first} has runs of {only} alone")
         return published_runs(task, backend=settings["backend"] or "nccl")
-    records = _study(first, output_root) if len(names) == 1 else None
-    records = [_run(name, output_root) for name in names] if records is None else records
-    chosen = {group: settings[setting] for setting, group in FILTERS.items() if settings[setting]}
-    for group, name in chosen.items():
-        records = [record for record in records if getattr(record.experiment, group).name == name]
+    records = _records(names, output_root)
+    for setting, group in FILTERS.items():
+        if name := settings[setting]:
+            records = [record for record in records if getattr(record.experiment, group).name == name]
     return model.from_records(records, title=" ".join(names))
 
 
@@ -180,20 +174,19 @@ def to_fit(everything: Measurements, counts: str) -> Measurements:
         return everything
     chosen = [_count("workers", word) for word in counts.split(",")]
     if missing := [k for k in chosen if k not in everything.counts]:
-        sentence = f"{format.counted(missing[0], 'worker')} was not measured"
+        sentence = f"{counted(missing[0], 'worker')} was not measured"
         raise UserError(sentence, hint=f"measured: {', '.join(map(str, everything.counts))}")
     return everything.only(chosen)
 
 
 def target(settings: Mapping[str, str], fitted: Measurements, output_root: Path) -> Target:
     """Return the node, with the fields given, the network as stated or as a run measured it, and spot."""
-    spot, name = _spot(settings, fitted), settings["hardware"]
+    spot, name, network = _spot(settings, fitted), settings["hardware"], settings["network"]
     node = None if name in ("", "all") else forecast.profile(name)
-    rates = [name for name in RATES if settings[f"hardware.{name}"]]
-    if rates:
-        values = {name: _positive(f"hardware.{name}", settings[f"hardware.{name}"]) for name in rates}
+    given = {rate: text for rate in RATES if (text := settings[f"hardware.{rate}"])}
+    if given:
+        values = {rate: _positive(f"hardware.{rate}", text) for rate, text in given.items()}
         node = (node or fitted.hardware).model_copy(update=values)
-    network = settings["network"]
     if not network:
         return Target(node, spot=spot)
     if any(output_root.glob(f"*{network}*/record.json")):
@@ -201,16 +194,16 @@ def target(settings: Mapping[str, str], fitted: Measurements, output_root: Path)
     return Target(node, NetworkCost.stated(network), spot)
 
 
-def _spot(settings: Mapping[str, str], fitted: Measurements) -> Spot | None:
+def _spot(settings: Mapping[str, str], fitted: Measurements) -> model.Spot | None:
     if not settings["spot"]:
         return None
-    per_hour = _positive("spot", settings["spot"])
-    startups = [run.startup_s for run in fitted.runs if run.startup_s is not None]
-    if not settings["restart"] and not startups:
+    per_hour, restart_s = _positive("spot", settings["spot"]), fitted.startup_s
+    if settings["restart"]:
+        restart_s = seconds("restart", settings["restart"])
+    if restart_s is None:
         raise UserError("the runs do not say how long a restart takes", hint="restart=3min, as measured")
-    restart_s = seconds("restart", settings["restart"]) if settings["restart"] else median(startups)
     checkpoints = math.ceil(median(run.epochs for run in fitted.runs if run.reached))  # one ends an epoch
-    return Spot(per_hour, restart_s, checkpoints)
+    return model.Spot(per_hour, restart_s, checkpoints)
 
 
 def worker_counts(fit: Model, everything: Measurements, most: int) -> list[int]:
@@ -220,16 +213,16 @@ def worker_counts(fit: Model, everything: Measurements, most: int) -> list[int]:
     return sorted(powers | {k for k in everything.counts if k <= most} | {most})
 
 
-def _study(name: str, output_root: Path) -> list[Record] | None:
-    """Return the records of the study that a word names; None where it names none."""
-    if name.startswith(STUDY):
-        return run_folders.study(output_root, name.removeprefix(STUDY))
-    try:
-        return run_folders.study(output_root, name)
-    except UserError:
-        if study.load(study.folder(output_root, name)) is not None:
-            raise
-        return None
+def _records(names: Sequence[str], output_root: Path) -> list[Record]:
+    """Return the records of the study that a single word names, else of the runs that the words name."""
+    word = names[0]
+    if len(names) == 1:
+        try:
+            return run_folders.study(output_root, word.removeprefix(STUDY))
+        except UserError:
+            if word.startswith(STUDY) or run_folders.is_study(output_root, word):
+                raise
+    return [_run(name, output_root) for name in names]
 
 
 def _run(word: str, output_root: Path) -> Record:
@@ -268,24 +261,25 @@ def table(forecasts: Sequence[Forecast], measured: Mapping[int, str], width: int
 
 def medians(everything: Measurements, fitted: Measurements) -> dict[int, str]:
     """Return the measured medians by number of workers, starred where they were not fitted."""
-    times = {k: median(everything.times(k)) for k in everything.counts}
-    return {
-        k: (format.duration(s) if math.isfinite(s) else "missed") + ("" if k in fitted.counts else " *")
-        for k, s in times.items()
-    }
+    texts = {}
+    for k in everything.counts:
+        time = median(everything.times(k))
+        texts[k] = duration(time) if math.isfinite(time) else "missed"
+        texts[k] += "" if k in fitted.counts else " *"
+    return texts
 
 
 def _cells(row: Forecast) -> dict[str, str]:
     return {
         "workers": f"{row.workers:,}",
         "measured": "",
-        "predicted": format.duration(row.time_s.value),
-        "95 % interval": row.time_s.ends(format.duration),
+        "predicted": duration(row.time_s.value),
+        "95 % interval": row.time_s.ends(duration),
         "speed-up": f"{row.speedup.value:.2f}",
         "speed-up interval": row.speedup.ends("{:.2f}".format),
-        "cost": format.usd(row.cost_usd.value) if row.cost_usd else "",
-        "cost interval": row.cost_usd.ends(format.usd) if row.cost_usd else "",
-        "communication": format.percent(row.communication_share),
+        "cost": usd(row.cost_usd.value) if row.cost_usd else "",
+        "cost interval": row.cost_usd.ends(usd) if row.cost_usd else "",
+        "communication": percent(row.communication_share),
     }
 
 
@@ -298,14 +292,13 @@ def chart(
     forecasts: Sequence[Forecast], *, fitted: Measurements, held_out: Measurements | None = None
 ) -> Chart:
     """Return the predicted time over workers with its 95 % band, and the measured runs."""
-    workers, times = [row.workers for row in forecasts], [row.time_s.value for row in forecasts]
-    band = [(row.workers, row.time_s) for row in forecasts if row.time_s.low]
-    ks, lows, highs = [k for k, _ in band], [time.low for _, time in band], [time.high for _, time in band]
-    texts = _texts(workers, times)
-    traces = [
-        Trace("95 % of further runs", ks, [t.value for _, t in band], "band", style=5, low=lows, high=highs),
-        Trace("predicted", workers, times, texts=texts, small=True),
-    ]
+    workers, times = [row.workers for row in forecasts], [row.time_s for row in forecasts]
+    values, texts = [time.value for time in times], _texts(workers, [time.value for time in times])
+    traces = [Trace("predicted", workers, values, texts=texts, small=True)]
+    if times[0].low:
+        low, high = [time.low for time in times], [time.high for time in times]
+        band = Trace("95 % of further runs", workers, values, "band", style=5, low=low, high=high)
+        traces.insert(0, band)
     for several, label in ((fitted, "measured"), (held_out, "measured, not fitted")):
         runs = [run for run in several.runs if run.reached] if several else []
         xs, ys = [run.workers for run in runs], [run.total_s for run in runs]
@@ -318,7 +311,7 @@ def chart(
         f"Predicted time to accuracy of {fitted.task}",
         about=f"{fitted.title}, fitted at {_list(fitted.counts)} workers",
         x=Axis("workers", "log", tuple((float(k), f"{k:,}") for k in workers)),
-        y=Axis("time to accuracy", "log", tuple((y, format.duration(y)) for y in ticks), limits),
+        y=Axis("time to accuracy", "log", tuple((y, duration(y)) for y in ticks), limits),
         traces=traces,
     )
 
@@ -349,14 +342,13 @@ def first(fit: Model, other: Target, *, most: int, wanted: int) -> list[str | No
     runs, shown = fit.measurements, forecast.noise(fit)
     emulated = doubt = ends = None
     if runs.network:
-        emulated = f"Emulated: the runs used hosts that one machine emulates, linked by {runs.network}. "
-        if other.network is None:
-            emulated += "The prediction is of such hosts, and says nothing of a real network."
-        else:
-            emulated += "Computing shared that machine's CPUs; only the network becomes "
-            emulated += f"{other.network.name}."
+        what = "The prediction is of such hosts, and says nothing of a real network."
+        if other.network is not None:
+            what = f"Computing shared that machine's CPUs; only the network becomes {other.network.name}."
+        hosts = f"hosts that one machine emulates, linked by {runs.network}"
+        emulated = f"Emulated: the runs used {hosts}. {what}"
     if shown.has_spread and (sigma := _sigma(shown.seconds)) > LOUD:
-        doubt = f"Unreliable: the runs are {format.percent(sigma)} from the model or from each other, so "
+        doubt = f"Unreliable: the runs are {percent(sigma)} from the model or from each other, so "
         doubt += "intervals span a factor of 3 and more. Repeat the runs on a quiet machine."
     if most < wanted:
         why = "a step then has one sample per worker"
@@ -369,52 +361,49 @@ def first(fit: Model, other: Target, *, most: int, wanted: int) -> list[str | No
 
 def basis(fit: Model) -> list[str]:
     """Return sentences on what the model is fitted to and what follows from it."""
-    runs, counts = fit.measurements, fit.measurements.counts
-    sentences = [f"Fitted on {format.counted(len(runs.runs), 'run')} at {_list(counts)} workers."]
+    runs, counts, shown = fit.measurements, fit.measurements.counts, forecast.noise(fit)
+    sentences = [f"Fitted on {counted(len(runs.runs), 'run')} at {_list(counts)} workers."]
     sentences += [f"Left out: {why}." for why in runs.left_out]
     sentences += [f"Note: {note}." for note in runs.notes]
     errors = [forecast.compare(fit, runs.only([k])) for k in counts]
     worst = max(errors, key=lambda holdout: abs(holdout.epoch_error))
     if abs(worst.epoch_error) >= POOR_FIT:
         sentences.append(f"The fit is off where it was fitted: {error(worst)}.")
-    sentences += [
-        f"Communication: the runs do not tell {' and '.join(forms)} apart, which count half each."
-        for forms in fit.allreduce.values()
-        if len(forms) > 1
-    ]
+    for forms in fit.allreduce.values():
+        if len(forms) > 1:
+            alike = f"do not tell {' and '.join(forms)} apart, which count half each"
+            sentences.append(f"Communication: the runs {alike}.")
     for k in counts:
         times = runs.times(k)
         if missed := sum(map(math.isinf, times)):
-            count = f"{missed} of {format.counted(len(times), 'run')} missed the goal"
-            sentence = f"At {format.counted(k, 'worker')} {count}"
-            sentences.append(f"{sentence}: what is predicted is the time of a run that reaches it.")
-    if startups := [run.startup_s for run in runs.runs if run.startup_s is not None]:
-        sentences.append(f"Start-up comes on top: {format.duration(median(startups))} (median).")
-    shown = forecast.noise(fit)
-    what = "epochs to the goal" if shown.dof else "seconds"
-    noise = f"No intervals: the runs do not show the noise of the {what}. Repeat them."
+            some = f"At {counted(k, 'worker')} {missed} of {counted(len(times), 'run')} missed the goal"
+            sentences.append(f"{some}: what is predicted is the time of a run that reaches it.")
+    if runs.startup_s is not None:
+        sentences.append(f"Start-up comes on top: {duration(runs.startup_s)} (median).")
     if shown.has_spread:
-        seconds, epochs = (format.percent(_sigma(values)) for values in (shown.seconds, shown.epochs))
-        noise = f"Residual noise: {seconds} of a run's seconds (df = {shown.dof}) and "
-        noise += f"{epochs} of its epochs (df = {shown.epochs_dof})."
-    drift, most = forecast.extrapolation_error(runs), f"{counts[-1]:,}"
-    beyond = "; from fewer than 3 worker counts nothing shows how far the model drifts there."
-    if drift:
-        beyond = f"; intervals are widened there by {format.percent(math.expm1(drift))} per doubling, "
-        beyond += f"by which the model was off at {most}, predicted from fewer."
-    return [*sentences, noise, f"Everything beyond {most} workers is extrapolated{beyond}"]
+        noise = f"Residual noise: {percent(_sigma(shown.seconds))} of a run's seconds (df = {shown.dof}) and "
+        noise += f"{percent(_sigma(shown.epochs))} of its epochs (df = {shown.epochs_dof})."
+    else:
+        what = "epochs to the goal" if shown.dof else "seconds"
+        noise = f"No intervals: the runs do not show the noise of the {what}. Repeat them."
+    most = f"{counts[-1]:,}"
+    why = "from fewer than 3 worker counts nothing shows how far the model drifts there"
+    if drift := forecast.extrapolation_error(runs):
+        why = f"intervals are widened there by {percent(math.expm1(drift))} per doubling, by which the model "
+        why += f"was off at {most}, predicted from fewer"
+    return [*sentences, noise, f"Everything beyond {most} workers is extrapolated; {why}."]
 
 
 def assumptions(fit: Model, other: Target) -> list[str]:
     """Return sentences on what was assumed of other hardware, of another network and of spot nodes."""
-    sentences, measured, network = [], fit.measurements.hardware, other.network
-    if other.hardware is not None and fit.measurements.moved(other.hardware):
-        ratio, transfer = forecast.speed_ratio(fit.measurements, other.hardware), forecast.transfer()
+    sentences, runs, hardware, network = [], fit.measurements, other.hardware, other.network
+    if runs.moved(hardware):
+        ratio, transfer = runs.speed_ratio(hardware), forecast.transfer()
         sentences.append(
-            f"Compute and optimizer are scaled from {measured.name} to {other.hardware.name} by their stated "
-            f"peaks ({fit.measurements.precision}), {ratio:.3g} to 1."
+            f"Compute and optimizer are scaled from {runs.hardware.name} to {hardware.name} by their stated "
+            f"peaks ({runs.precision}), {ratio:.3g} to 1."
         )
-        if forecast.other_processor(fit.measurements, other.hardware):
+        if runs.other_processor(hardware):
             sentences.append(
                 f"How far such a ratio was off in {len(forecast.pairs())} published pairs of processors is "
                 f"part of the interval: a factor of {transfer.factor(ratio):.2g} either way "
@@ -425,12 +414,12 @@ def assumptions(fit: Model, other: Target) -> list[str]:
     if spot := other.spot:
         sentences.append(
             f"Each spot node is interrupted {spot.per_hour:g} times an hour; the run goes on from the last "
-            f"of {spot.checkpoints:,} checkpoints after {format.duration(spot.restart_s)}. As many nodes are "
+            f"of {spot.checkpoints:,} checkpoints after {duration(spot.restart_s)}. As many nodes are "
             "paid all the time."
         )
     if network is not None and not network.measured:
-        rate = measured.network_gbit_per_s
-        reached = f"in full, as {measured.name} states no rate to compare with: a lower bound of time"
+        rate = runs.hardware.network_gbit_per_s
+        reached = f"in full, as {runs.hardware.name} states no rate to compare with: a lower bound of time"
         reached = f"to the same share as the runs reached of {rate:g} Gbit/s" if rate else reached
         sentences.append(
             f"Network {network.name} is stated, not measured; its line rate is reached {reached}. "
@@ -444,7 +433,7 @@ def holdouts(left_out: Sequence[HoldoutError], held_out: Sequence[HoldoutError])
     sentence = "Leave one out: not possible, it needs runs at 3 or more worker counts."
     if left_out:
         each = "; ".join(error(holdout) for holdout in left_out)
-        size = format.percent(mean(abs(holdout.time_error) for holdout in left_out))
+        size = percent(mean(abs(holdout.time_error) for holdout in left_out))
         sentence = f"Leave one out, each worker count predicted from the others: {each}; {size} on average."
     errors = "; ".join(error(holdout) for holdout in held_out)
     return [sentence, *([f"Measured, but not fitted: {errors}."] if held_out else [])]
@@ -455,10 +444,10 @@ def error(holdout: HoldoutError) -> str:
     epoch = f"(seconds per epoch {holdout.epoch_error:+.1%})"
     # Where half of the runs or more missed the goal there is no time to be off from.
     text = f"{holdout.time_error:+.1%} {epoch}" if math.isfinite(holdout.measured_s) else epoch
-    return f"{format.counted(holdout.workers, 'worker')} {text}".replace("%", " %")
+    return f"{counted(holdout.workers, 'worker')} {text}".replace("%", " %")
 
 
-def _sigma(residuals: Array) -> float:
+def _sigma(residuals: model.Array) -> float:
     return math.sqrt(mean(value**2 for value in residuals))
 
 
@@ -467,7 +456,7 @@ def _list(counts: Sequence[int]) -> str:
 
 
 def _texts(workers: Sequence[int], seconds: Sequence[float]) -> list[str]:
-    return [f"{k:,} workers: {format.duration(s)}" for k, s in zip(workers, seconds, strict=True)]
+    return [f"{k:,} workers: {duration(s)}" for k, s in zip(workers, seconds, strict=True)]
 
 
 # --- the command
@@ -528,7 +517,7 @@ def _predict(args: Args) -> int:
     old = forecast.old_price(other.hardware or fitted.hardware, date.today())
     answers = forecast.advise(forecasts, **limits, old=old)
     unseen = everything.only([k for k in everything.counts if k not in fitted.counts])
-    measured = unseen if other == Target() else None
+    measured = unseen if other == AS_MEASURED else None
     _draw(args, lambda: chart(forecasts, fitted=fitted, held_out=measured))
     emulated, doubt, ends = first(fit, other, most=counts[-1], wanted=wanted)
     rest = [*basis(fit), *assumptions(fit, other), *holdouts(left_out, held_out)]
@@ -539,7 +528,7 @@ def _predict(args: Args) -> int:
             plain, predictions=forecasts, leave_one_out=left_out, held_out=held_out, advice=answers
         )
     width = min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else sys.maxsize
-    lines = table(forecasts, medians(everything, fitted) if other == Target() else {}, width)
+    lines = table(forecasts, medians(everything, fitted) if other == AS_MEASURED else {}, width)
     answered = [answer.sentence for answer in answers]
     for part in (everything.title, emulated, doubt, "", lines, ends, "", *answered, "", *rest):
         if part is not None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from statistics import mean, median
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from mlbench.config import compose
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Hardware
 from mlbench.record import cost, format
-from mlbench.wings.prediction.model import Array, FittedPart, Measurements, Model, NetworkCost, Times, fit
+from mlbench.wings.prediction.model import AS_MEASURED, Array, Measurements, Model, Target, fit, peak
 
 DRAWS = 1000  # refits; the ends of a 95 % interval then move by about 3 % between seeds
 SEED = 20200908  # any constant: equal runs give equal intervals
@@ -24,8 +24,6 @@ WIDE = 3.0  # ratio of an interval's ends from which it is no advice
 PUBLISHED_ON = {"V100": "aws_p3_2xlarge", "A100": "aws_p4d_24xlarge"}  # profiles that state the peaks
 SAME_NODE = {"DGX-1, 8 V100": "V100", "8 V100": "V100", "DGX A100, 8 A100": "A100", "8 A100": "A100"}
 MEASURED = ("throughput", "time_to_accuracy")  # of two the first counts: it has no luck with the epochs
-HOPELESS = 20.0  # interruptions expected in one attempt; of 500 million attempts one then succeeds
-MANY = 10**6  # interruptions that are no longer drawn one by one, 8 bytes each
 PRICE_DAYS = 365  # d; an older price is no basis for advice
 FURTHEST = 8  # times the largest measured count: beyond it nothing is predicted unless asked
 
@@ -66,55 +64,6 @@ class Forecast:
         """Return e.g. 8 workers, 7 h 00 min, 31.32 USD; with intervals."""
         bill = f", {self.cost_usd.text(format.usd)}" if self.cost_usd else ""
         return f"{format.counted(self.workers, 'worker')}, {self.time_s.text(format.duration)}{bill}"
-
-
-@dataclass(frozen=True)
-class Spot:
-    """Nodes that are taken away now and then; the run then goes on from its last checkpoint, on as many."""
-
-    per_hour: float  # interruptions of a node, a Poisson process
-    restart_s: float  # from an interruption until it trains again; the next one may come before that
-    checkpoints: int  # of a run, evenly
-
-    @np.errstate(over="ignore")  # a run that never ends
-    def mean(self, seconds: Array, nodes: Array) -> Array:
-        """Return the expected s of runs that take `seconds` undisturbed.
-
-        Daly 2006, A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps.
-        """
-        rate = self.per_hour * nodes / 3600  # of the run, a second
-        work = np.expm1(rate * seconds / self.checkpoints) / rate
-        return self.checkpoints * np.exp(rate * self.restart_s) * work
-
-    def draw(self, seconds: float, nodes: int, rng: np.random.Generator) -> float:
-        """Return the s of one run, interrupted at random."""
-        rate, part_s = self.per_hour * nodes / 3600, seconds / self.checkpoints
-        interrupted = int(rng.binomial(self.checkpoints, -math.expm1(-rate * part_s)))
-        again_s = self.restart_s + part_s
-        if rate * again_s > HOPELESS:
-            return float(self.mean(np.array([seconds]), np.array([nodes]))[0])
-        # An attempt after the first succeeds where nothing happens in restart and work.
-        more = int(rng.negative_binomial(interrupted, math.exp(-rate * again_s))) if interrupted else 0
-        lost = [_until(rate, limit, some, rng) for limit, some in ((part_s, interrupted), (again_s, more))]
-        return seconds + sum(lost) + interrupted * self.restart_s
-
-
-def _until(rate: float, limit: float, some: int, rng: np.random.Generator) -> float:
-    """Return the sum of the times of so many interruptions, each before `limit`."""
-    if some > MANY:  # the sum is as good as normal, of these mean and variance of a truncated exponential
-        before = limit / math.expm1(rate * limit)
-        mean, variance = 1 / rate - before, 1 / rate**2 - before * (before + limit)
-        return float(some * mean + math.sqrt(some * max(variance, 0.0)) * rng.standard_normal())
-    return float(-np.log1p(rng.random(some) * math.expm1(-rate * limit)).sum() / rate)
-
-
-@dataclass(frozen=True)
-class Target:
-    """On what the prediction is made; None: as measured, and on demand."""
-
-    hardware: Hardware | None = None
-    network: NetworkCost | None = None
-    spot: Spot | None = None
 
 
 class ProcessorPair(NamedTuple):
@@ -232,36 +181,25 @@ class Resample(NamedTuple):
     chance: Array  # logarithm of what one further run is off the mean of many
 
 
-def forecast(
-    model: Model,
-    workers: Sequence[int],
-    target: Target | None = None,
-    *,
-    draws: Callable[[bool], Sequence[Resample]] | None = None,
-) -> list[Forecast]:
+def forecast(model: Model, workers: Sequence[int], target: Target = AS_MEASURED) -> list[Forecast]:
     """Return what is to be expected at each worker count, in ascending order.
 
-    `draws` has the resamples of the model with and without another processor, where several forecasts share
-    them. Raises UserError where the target needs what is not stated: peaks of both processors, the bytes of
-    the gradients, a worker count beyond the batch.
+    Raises UserError where the target needs what is not stated: peaks of both processors, the bytes of the
+    gradients, a worker count beyond the batch.
     """
-    target = target or Target()
-    runs = model.measurements
-    hardware = target.hardware or runs.hardware
+    runs, hardware = model.measurements, target.hardware or model.measurements.hardware
     if max(workers) > model.most_workers:
         sentence = f"{max(workers):,} workers are more than the batch or the data can be shared out among"
         raise UserError(sentence, hint=f"max_workers={int(model.most_workers)}")
     counts = np.array([1, *workers], np.float64)
-    expected = _expected(model, counts, target)
-    draws = draws or partial(resamples, model)
-    one_run, means = _drawn(counts, target, runs, draws(other_processor(runs, target.hardware)))
+    expected = model.predict(counts, target)
+    one_run, means = _drawn(counts, target, model)
     nodes = np.array([cost.nodes(hardware, int(k)) for k in counts])
     times = expected.time
     if spot := target.spot:
-        rng = np.random.default_rng(SEED)
+        draw = np.vectorize(spot.draw, otypes=[float], excluded={2})
         times, means = spot.mean(times, nodes), spot.mean(means, nodes)
-        each = [[spot.draw(s, int(n), rng) for s, n in zip(row, nodes, strict=True)] for row in one_run]
-        one_run = np.array(each).reshape(one_run.shape)
+        one_run = draw(one_run, nodes, np.random.default_rng(SEED))
         if not (np.isfinite(one_run).all() and np.isfinite(times).all()):
             hint = "a lower spot=, or fewer workers"
             raise UserError("with so many interruptions between two checkpoints no run ends", hint=hint)
@@ -269,7 +207,7 @@ def forecast(
     for i, k in enumerate(workers, start=1):
         time = _interval(times[i], one_run[:, i])
         ratio = _interval(times[i] / times[i - 1], means[:, i] / means[:, i - 1])
-        measured = target == Target() and k in runs.counts
+        measured = target == AS_MEASURED and k in runs.counts
         forecasts.append(
             Forecast(
                 workers=k,
@@ -295,23 +233,26 @@ def noise(model: Model) -> Noise:
     runs, epochs = model.measurements.runs, model.parts["epochs"]
     timed = [(part, name) for name, part in model.parts.items() if name != "epochs" and part.dof]
     weights = np.array([sum(getattr(run, f"{name}_s") for run in runs) for _, name in timed])
-    epoch_residuals = _scaled(epochs, epochs.dof)
     if not weights.sum():
-        return Noise(np.zeros(0), epoch_residuals, 0, epochs.dof)
+        return Noise(np.zeros(0), epochs.spread(epochs.dof), 0, epochs.dof)
     weights /= weights.sum()
     dof = max(1, round(sum(w * part.dof for w, (part, _) in zip(weights, timed, strict=True))))
-    seconds = sum(w * _scaled(part, dof) for w, (part, _) in zip(weights, timed, strict=True))
-    return Noise(np.asarray(seconds), epoch_residuals, dof, epochs.dof)
+    seconds = sum(w * part.spread(dof) for w, (part, _) in zip(weights, timed, strict=True))
+    return Noise(np.asarray(seconds), epochs.spread(epochs.dof), dof, epochs.dof)
 
 
 def leave_one_out(measurements: Measurements) -> list[HoldoutError]:
     """Return how well each measured worker count is predicted from the others; empty for fewer than three."""
-    errors = []
-    for left in measurements.counts if len(measurements.counts) > 2 else ():
-        rest = measurements.only([k for k in measurements.counts if k != left])
-        if any(run.reached for run in rest.runs):
-            errors.append(compare(fit(rest), measurements.only([left])))
-    return [error for error in errors if math.isfinite(error.measured_s)]
+    errors = [_left_out(measurements, left) for left in measurements.counts]
+    return [error for error in errors if error and math.isfinite(error.measured_s)]
+
+
+def _left_out(measurements: Measurements, left: int) -> HoldoutError | None:
+    """Return how well the other counts predict this one; None where they are too few or missed the goal."""
+    rest = measurements.only([k for k in measurements.counts if k != left])
+    if len(rest.counts) < 2 or not any(run.reached for run in rest.runs):
+        return None
+    return compare(fit(rest), measurements.only([left]))
 
 
 def held_out(model: Model, everything: Measurements) -> list[HoldoutError]:
@@ -338,24 +279,16 @@ def extrapolation_error(measurements: Measurements) -> float:
     than two, since then nothing is known of it.
     """
     *fewer, most = measurements.counts
-    rest = measurements.only(fewer)
-    if len(fewer) < 2 or not any(run.reached for run in rest.runs):
-        return 0.0
-    error = compare(fit(rest), measurements.only([most])).epoch_error
-    return abs(math.log1p(error)) / math.log2(most / fewer[-1])
+    error = _left_out(measurements, most)
+    return abs(math.log1p(error.epoch_error)) / math.log2(most / fewer[-1]) if error else 0.0
 
 
-def other_processor(measurements: Measurements, hardware: Hardware | None) -> bool:
-    """Whether the target computes with another processor than the runs, so that the transfer error counts."""
-    if hardware is None or not measurements.moved(hardware):
-        return False
-    return hardware.gpu_model is None or hardware.gpu_model != measurements.hardware.gpu_model
-
-
+@lru_cache(maxsize=2)
 def resamples(model: Model, elsewhere: bool) -> list[Resample]:
     """Return the draws of a bootstrap of residuals, with another processor or without; none without noise.
 
-    Efron and Tibshirani 1993, An Introduction to the Bootstrap, 9.5.
+    Efron and Tibshirani 1993, An Introduction to the Bootstrap, 9.5. Forecasts for several profiles share
+    them.
     """
     from scipy.stats import t
 
@@ -380,28 +313,22 @@ def resamples(model: Model, elsewhere: bool) -> list[Resample]:
     return draws
 
 
-def _drawn(
-    counts: Array, target: Target, runs: Measurements, draws: Sequence[Resample]
-) -> tuple[Array, Array]:
+def _drawn(counts: Array, target: Target, model: Model) -> tuple[Array, Array]:
     """Return (draws, counts) times to accuracy of one further run, and of the mean of many.
 
     What another processor is off changes its computing, and for a further run its whole time, as in pairs.
     """
+    runs, draws = model.measurements, resamples(model, model.measurements.other_processor(target.hardware))
     drift = extrapolation_error(runs) * np.maximum(0.0, np.log2(counts / runs.counts[-1]))
-    faster, errors = speed_ratio(runs, target.hardware), np.array([draw.student for draw in draws])
+    errors = np.array([draw.student for draw in draws])
     if errors.any():
-        errors = transfer().errors(faster, errors)
+        errors = transfer().errors(runs.speed_ratio(target.hardware), errors)
     one_run, means = np.zeros((len(draws), len(counts))), np.zeros((len(draws), len(counts)))
     for i, (draw, error) in enumerate(zip(draws, errors, strict=True)):
-        slower = np.array([[math.exp(-error)], [1.0]])
-        off = np.exp(drift * draw.drift) * _expected(draw.model, counts, target, slower).time
+        speed = np.array([[math.exp(-error)], [1.0]])
+        off = np.exp(drift * draw.drift) * draw.model.predict(counts, target, speed=speed).time
         means[i], one_run[i] = off[0], off[1] * math.exp(error) * np.exp(draw.chance)
     return one_run, means
-
-
-def _expected(model: Model, counts: Array, target: Target, slower: float | Array = 1.0) -> Times:
-    faster = speed_ratio(model.measurements, target.hardware) * slower
-    return model.predict(counts, faster=faster, hardware=target.hardware, network=target.network)
 
 
 def _draw(residuals: Array, size: int, rng: np.random.Generator) -> Array:
@@ -409,38 +336,11 @@ def _draw(residuals: Array, size: int, rng: np.random.Generator) -> Array:
     return rng.choice(residuals, size) * rng.choice((-1.0, 1.0), size)
 
 
-def _scaled(part: FittedPart, dof: int) -> Array:
-    """Return residuals scaled up for the fitted coefficients, and by Student's t for few runs."""
-    from scipy.stats import norm, t
-
-    if not part.dof:
-        return np.zeros(0)
-    student = float(t.ppf(0.975, dof) / norm.ppf(0.975))
-    return part.residuals * math.sqrt(len(part.residuals) / part.dof) * student
-
-
 def _interval(value: float, drawn: Array) -> PredictedInterval:
     if not len(drawn):
         return PredictedInterval(float(value))
     low, high = np.percentile(drawn, TAILS)
     return PredictedInterval(float(value), float(min(low, value)), float(max(high, value)))
-
-
-def speed_ratio(measurements: Measurements, hardware: Hardware | None) -> float:
-    """Return by what factor the other hardware's stated peak exceeds the measured one's, a worker."""
-    if hardware is None or not measurements.moved(hardware):
-        return 1.0
-    measured = peak(measurements.hardware, measurements.precision)
-    return peak(hardware, measurements.precision) / measured
-
-
-def peak(hardware: Hardware, precision: str) -> float:
-    """Return the peak in FLOP/s of one worker: a GPU, or its part of a node's CPUs; UserError without one."""
-    peak = getattr(hardware.peak, precision) if hardware.peak else None
-    if peak is None:
-        sentence = f"hardware={hardware.name} states no peak in {precision}, so speed cannot be scaled"
-        raise UserError(sentence, hint="choose hardware that states one, or measure on it")
-    return peak if hardware.gpus else peak / (hardware.workers_per_node or 1)
 
 
 def _cost(
@@ -483,7 +383,6 @@ def frontier(
 
     With target.spot they are on demand and on spot nodes. An unknown link leaves the counts that need none.
     """
-    draws = cache(partial(resamples, model))
     offers: list[Offer] = []
     refused = {}
     for name in compose.choices("hardware"):
@@ -504,7 +403,7 @@ def frontier(
                 if spot and node.price.usd_per_hour_spot is None:
                     refused[label] = "it has no spot price"
                 elif possible:
-                    rows = forecast(model, possible, replace(here, spot=spot), draws=draws)
+                    rows = forecast(model, possible, replace(here, spot=spot))
                     offers += [Offer(label, row, node.price.date, dominated=False) for row in rows]
         except UserError as error:
             refused[name] = str(error).partition(" (")[0]
@@ -527,7 +426,7 @@ def old_price(hardware: Hardware, today: date) -> str | None:
 def _refusal(model: Model, workers: int, target: Target) -> str:
     """Return why nothing can be predicted of a worker count; empty where it can."""
     try:
-        _expected(model, np.array([float(workers)]), target)
+        model.predict(np.array([float(workers)]), target)
     except UserError as refusal:
         return str(refusal).partition(" (")[0]
     return ""
@@ -576,7 +475,7 @@ def _best(
     options: Sequence[tuple[str, Forecast]],
     order: Callable[[Forecast], float],
     *,
-    limit: float | None = None,
+    limit: float = math.inf,
     more: str = "",
 ) -> Advice:
     """Return the best option within the limit, or that its interval is too wide for advice.
@@ -584,20 +483,20 @@ def _best(
     It says, too, which option keeps the limit with its whole interval.
     """
     value, text = (_usd, format.usd) if question == "budget" else (_time, format.duration)
-    title = question.capitalize() + (f" of {text(limit)}" if limit is not None else "")
-    within = [(label, row) for label, row in options if limit is None or value(row) <= limit]
+    title = question.capitalize() + (f" of {text(limit)}" if limit < math.inf else "")
+    within = [(label, row) for label, row in options if value(row) <= limit]
     if not within:
         closest = min(options, key=lambda option: value(option[1]), default=None)
         closest = f"; closest is {closest[0]}" if closest else ""
         return Advice(question, None, f"{title}: none of these is predicted to keep it{closest}.")
-    label, best = min(within, key=lambda option: order(option[1]))
-    if limit is not None:
-        safe = [option for option in within if _high(option[1], question) <= limit]
+    within.sort(key=lambda option: order(option[1]))
+    label, best = within[0]
+    if limit < math.inf:
+        safe = [label for label, row in within if _high(row, question) <= limit]
         more = "no count keeps it with its whole interval"
         if safe:
-            safest = min(safe, key=lambda option: order(option[1]))[0].partition(" (")[0]
-            more = f"with the whole interval, {safest}"
-        if best in [row for _, row in safe]:
+            more = f"with the whole interval, {safe[0].partition(' (')[0]}"
+        if label in safe:
             more = "its whole interval keeps it"
     sentence = f"{title}: {label}{f'; {more}' if more else ''}"
     low, high = best.time_s.low, best.time_s.high

@@ -1,4 +1,4 @@
-"""The runs, and the model fitted to them: seconds a step from its phases, steps to the goal, time outside.
+"""The runs, the model fitted to them, and what it predicts for: other processors, links and spot nodes.
 
 Every part is a non-negative least-squares fit of two terms to relative errors, since noise is a percentage.
 docs/prediction.md says why each part has its terms.
@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,17 @@ Mask = NDArray[np.bool_]
 STEP = ("compute", "optimizer", "data_wait")  # parts of a step beside communication
 COMPUTING = ("compute", "optimizer")  # what another processor changes
 NODE, BETWEEN = "node_link", "network"  # the tiers of links: inside a node and between nodes
+TIERS = {  # where a link is, and what else than its fields gives it
+    NODE: ("inside a node", ""),
+    BETWEEN: ("between nodes", ", or network=10gbit,50us"),
+}
 FIELDS = ("gbit_per_s", "us")  # of a tier in a hardware profile: hardware.node_link_us, say
 PASSES = 3  # errors relative to noisy values pull a fit down; relative to the fit before they do not
 TINY = 1e-6  # of a part's mean: a smaller value counts as nothing and has no relative error
 ALIKE = 1.1  # ratio of relative errors up to which two forms of an all-reduce fit alike
 BITS = 8  # a byte
+HOPELESS = 20.0  # interruptions expected in one attempt; of 500 million attempts one then succeeds
+MANY = 10**6  # interruptions that are no longer drawn one by one, 8 bytes each
 # One-way delays of a link for each hop of gloo's ring, measured at 2 to 4 hosts (benchmarks/delays.py,
 # 2026-11-24): a receiver says that it is ready, then the data come.
 RING_DELAYS = 2
@@ -61,8 +67,7 @@ class RunTimings:
     @property
     def total_s(self) -> float:
         """The clock at the end of the run."""
-        batches = self.compute_s + self.optimizer_s + self.data_wait_s + self.communication_s
-        return batches + self.outside_s
+        return self.compute_s + self.optimizer_s + self.data_wait_s + self.communication_s + self.outside_s
 
     @property
     def batch(self) -> float:
@@ -112,9 +117,31 @@ class Measurements:
         """How many workers share a node; None: all. An emulated host has one."""
         return 1 if self.network else self.hardware.workers_per_node
 
-    def moved(self, hardware: Hardware | None) -> bool:
+    def moved(self, hardware: Hardware | None) -> TypeGuard[Hardware]:
         """Whether a prediction for this hardware is one for other nodes than the measured."""
         return hardware is not None and hardware.name != self.hardware.name
+
+    def other_processor(self, hardware: Hardware | None) -> bool:
+        """Whether this hardware computes with another processor, whose error then counts."""
+        measured = self.hardware.gpu_model
+        return self.moved(hardware) and (measured is None or hardware.gpu_model != measured)
+
+    def speed_ratio(self, hardware: Hardware | None) -> float:
+        """Return by what factor this hardware's stated peak exceeds the measured one's, a worker."""
+        if not self.moved(hardware):
+            return 1.0
+        measured = peak(self.hardware, self.precision)
+        return peak(hardware, self.precision) / measured
+
+    @property
+    def startup_s(self) -> float | None:
+        """The median start-up; None where no run tells its own."""
+        known = [run.startup_s for run in self.runs if run.startup_s is not None]
+        return median(known) if known else None
+
+    def column(self, name: str) -> Array:
+        """Return a field of every run."""
+        return np.array([getattr(run, name) for run in self.runs], np.float64)
 
     def only(self, counts: Sequence[int]) -> "Measurements":
         """Return these measurements at the given worker counts."""
@@ -123,6 +150,15 @@ class Measurements:
     def times(self, workers: int) -> list[float]:
         """Return the time to accuracy of each run at this worker count; infinite where it was missed."""
         return [run.total_s if run.reached else math.inf for run in self.runs if run.workers == workers]
+
+
+def peak(hardware: Hardware, precision: str) -> float:
+    """Return the peak in FLOP/s of one worker: a GPU, or its part of a node's CPUs; UserError without one."""
+    peak = getattr(hardware.peak, precision) if hardware.peak else None
+    if peak is None:
+        sentence = f"hardware={hardware.name} states no peak in {precision}, so speed cannot be scaled"
+        raise UserError(sentence, hint="choose hardware that states one, or measure on it")
+    return peak if hardware.gpus else peak / (hardware.workers_per_node or 1)
 
 
 def check(measurements: Measurements) -> Measurements:
@@ -185,8 +221,11 @@ def mixture(records: Sequence[Record]) -> list[str]:
         values.setdefault(name, set()).add(value)
     differing = {name: " and ".join(sorted(some)) for name, some in sorted(values.items()) if len(some) > 1}
     groups = {name.removesuffix(".name") for name in differing if name.endswith(".name")}
-    named = [name for name in differing if name.endswith(".name") or name.split(".")[0] not in groups]
-    return [f"{name} is {differing[name]}" for name in named]
+    return [
+        f"{name} is {some}"
+        for name, some in differing.items()
+        if name.endswith(".name") or name.split(".")[0] not in groups
+    ]
 
 
 def _exclusion_reason(run: Record, disturbed: Mapping[str, str]) -> str:
@@ -243,22 +282,19 @@ class NetworkCost:
             hint = "write line rate and latency of a message, as in network=10gbit,50us, "
             hint += "or the name of a run of task allreduce"
             raise UserError(f"network={text} is not a network", hint=hint)
-        s_per_byte = BITS / (float(match["rate"]) * 1e9)
-        return cls(text, float(match["latency"]) * 1e-6, s_per_byte, measured=False)
+        return cls._of_line(text, float(match["rate"]), float(match["latency"]))
 
     @classmethod
     def of_profile(cls, hardware: Hardware, tier: str) -> "NetworkCost":
         """Return the link that a profile states; UserError where its rate or its delay is not known."""
-        rate, delay = (getattr(hardware, f"{tier}_{field}") for field in FIELDS)
-        if rate is None or delay is None:
-            field = f"hardware.{tier}_{FIELDS[0 if rate is None else 1]}"
-            where, or_network = "inside a node", ""
-            if tier == BETWEEN:
-                where, or_network = "between nodes", ", or network=10gbit,50us"
-            sentence = f"hardware={hardware.name} does not state {field}, of a link {where}"
-            hint = f"{field}=... as measured there{or_network}, or a smaller max_workers="
-            raise UserError(sentence, hint=hint)
-        return cls(f"{tier} of {hardware.name}", delay * 1e-6, BITS / (rate * 1e9), measured=False)
+        line = {f"hardware.{tier}_{field}": getattr(hardware, f"{tier}_{field}") for field in FIELDS}
+        for field, value in line.items():
+            if value is None:
+                where, instead = TIERS[tier]
+                sentence = f"hardware={hardware.name} does not state {field}, of a link {where}"
+                hint = f"{field}=... as measured there{instead}, or a smaller max_workers="
+                raise UserError(sentence, hint=hint)
+        return cls._of_line(f"{tier} of {hardware.name}", *line.values())
 
     @classmethod
     def of_table(cls, name: str, table: list[dict[str, Any]]) -> "NetworkCost":
@@ -271,6 +307,62 @@ class NetworkCost:
         line, workers = rows[0], rows[0]["workers"]
         hops, volume = 2 * (workers - 1), 2 * (workers - 1) / workers  # of a ring
         return cls(name, line["alpha_s"] / hops, line["beta_s_per_byte"] / volume, measured=True)
+
+    @classmethod
+    def _of_line(cls, name: str, gbit_per_s: float, us: float) -> "NetworkCost":
+        return cls(name, us * 1e-6, BITS / (gbit_per_s * 1e9), measured=False)
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Nodes that are taken away now and then; the run then goes on from its last checkpoint, on as many."""
+
+    per_hour: float  # interruptions of a node, a Poisson process
+    restart_s: float  # from an interruption until it trains again; the next one may come before that
+    checkpoints: int  # of a run, evenly
+
+    @np.errstate(over="ignore")  # a run that never ends
+    def mean(self, seconds: Array, nodes: Array) -> Array:
+        """Return the expected s of runs that take `seconds` undisturbed.
+
+        Daly 2006, A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps.
+        """
+        rate = self.per_hour * nodes / 3600  # of the run, a second
+        work = np.expm1(rate * seconds / self.checkpoints) / rate
+        return self.checkpoints * np.exp(rate * self.restart_s) * work
+
+    def draw(self, seconds: float, nodes: int, rng: np.random.Generator) -> float:
+        """Return the s of one run, interrupted at random."""
+        rate, part_s = self.per_hour * nodes / 3600, seconds / self.checkpoints
+        interrupted = int(rng.binomial(self.checkpoints, -math.expm1(-rate * part_s)))
+        again_s = self.restart_s + part_s
+        if rate * again_s > HOPELESS:
+            return float(self.mean(np.array([seconds]), np.array([nodes]))[0])
+        # An attempt after the first succeeds where nothing happens in restart and work.
+        more = int(rng.negative_binomial(interrupted, math.exp(-rate * again_s))) if interrupted else 0
+        lost = [_until(rate, limit, some, rng) for limit, some in ((part_s, interrupted), (again_s, more))]
+        return seconds + sum(lost) + interrupted * self.restart_s
+
+
+def _until(rate: float, limit: float, some: int, rng: np.random.Generator) -> float:
+    """Return the sum of the times of so many interruptions, each before `limit`."""
+    if some > MANY:  # the sum is as good as normal, of these mean and variance of a truncated exponential
+        before = limit / math.expm1(rate * limit)
+        mean, variance = 1 / rate - before, 1 / rate**2 - before * (before + limit)
+        return float(some * mean + math.sqrt(some * max(variance, 0.0)) * rng.standard_normal())
+    return float(-np.log1p(rng.random(some) * math.expm1(-rate * limit)).sum() / rate)
+
+
+@dataclass(frozen=True)
+class Target:
+    """On what the prediction is made; None: as measured, and on demand."""
+
+    hardware: Hardware | None = None
+    network: NetworkCost | None = None
+    spot: Spot | None = None
+
+
+AS_MEASURED = Target()
 
 
 @dataclass(frozen=True)
@@ -294,6 +386,15 @@ class FittedPart:
         used = _positive(self.measured)
         return int(used.sum()) - _rank(self.terms[used])
 
+    def spread(self, dof: int) -> Array:
+        """Return the residuals scaled up for the fitted coefficients, and by Student's t for few runs."""
+        from scipy.stats import norm, t
+
+        if not self.dof:
+            return np.zeros(0)
+        student = float(t.ppf(0.975, dof) / norm.ppf(0.975))
+        return self.residuals * math.sqrt(len(self.residuals) / self.dof) * student
+
     def refitted(self, noise: Array) -> "FittedPart":
         """Return the fit to the fitted values times exp(noise)."""
         fitted = self.terms @ self.theta
@@ -314,7 +415,7 @@ class Times:
     exposed: Array  # s of communication a step
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """What was fitted to the measurements; predictions are the mean of the forms of an all-reduce."""
 
@@ -331,29 +432,21 @@ class Model:
         """The count beyond which a worker has no sample of a step, or an epoch no whole step."""
         return self.epoch_samples / self.batch if self.measurements.grows else self.batch
 
-    def predict(
-        self,
-        workers: Array,
-        *,
-        faster: float | Array = 1.0,
-        hardware: Hardware | None = None,
-        network: NetworkCost | None = None,
-    ) -> Times:
-        """Return the times at each worker count, with these links or this network between nodes.
+    def predict(self, workers: Array, target: Target = AS_MEASURED, *, speed: float | Array = 1.0) -> Times:
+        """Return the times at each worker count; its processor reaches `speed` times what its peak says.
 
-        Its processor is so many times faster. UserError where a link that is needed is not known, or the
-        bytes of the gradients.
+        UserError where a peak, a link that is needed, or the bytes of the gradients are not known.
         """
-        grows = self.measurements.grows
-        terms = _terms(workers, batch=self.batch, grows=grows)
+        runs = self.measurements
+        terms = _terms(workers, batch=self.batch, grows=runs.grows)
         values = {name: terms[name] @ part.theta for name, part in self.parts.items()}
         for name in COMPUTING:
-            values[name] = values[name] / faster
-        allreduce = self._allreduce(workers, hardware, network)
+            values[name] = values[name] / (runs.speed_ratio(target.hardware) * speed)
+        allreduce = self._allreduce(workers, target)
         hidden = self.hidden_of_communication * allreduce
         exposed = allreduce - np.minimum(hidden, self.hidden_of_compute * values["compute"])
         step = sum((values[name] for name in STEP), exposed)
-        steps = self.epoch_samples / (self.batch * (workers if grows else 1.0))
+        steps = self.epoch_samples / (self.batch * (workers if runs.grows else 1.0))
         time = values["epochs"] * (steps * step + values["outside"])
         return Times(time, values["epochs"], step, exposed)
 
@@ -361,52 +454,48 @@ class Model:
         """Return the model of runs as fitted times exp(noise), with one form of all-reduce a tier."""
         noises, measured = {"epochs": epoch_noise}, tier_runs(self.measurements)
         parts = {name: part.refitted(noises.get(name, noise)) for name, part in self.parts.items()}
-        allreduce = {}
-        for tier, form in forms.items():
-            allreduce[tier] = {form: self.allreduce[tier][form].refitted(noise[measured[tier]])}
+        allreduce = {
+            tier: {form: self.allreduce[tier][form].refitted(noise[measured[tier]])}
+            for tier, form in forms.items()
+        }
         return replace(self, parts=parts, allreduce=allreduce)
 
-    def _allreduce(self, workers: Array, hardware: Hardware | None, network: NetworkCost | None) -> Array:
-        runs = self.measurements
-        node = hardware or runs.hardware
-        other = runs.moved(hardware)
-        seconds = np.zeros_like(workers)
-        per_node = node.workers_per_node if other else runs.workers_per_node
+    def _allreduce(self, workers: Array, target: Target) -> Array:
+        """Return the seconds of an all-reduce; a tier that no count needs may be unknown."""
+        runs, node, seconds = self.measurements, target.hardware, np.zeros_like(workers)
+        per_node = node.workers_per_node if runs.moved(node) else runs.workers_per_node
         for tier, size in tiers(workers, per_node, ring=runs.ring).items():
-            if not (size > 1).any():
-                continue
-            link = network if tier == BETWEEN else None
-            if link is None and (other or tier not in self.allreduce):
-                link = NetworkCost.of_profile(node, tier)
-            if link is None:
-                thetas = {name: form.theta for name, form in self.allreduce[tier].items()}
-            else:
-                thetas = self._carried_over(tier, link)
-            seconds = seconds + _mean_of_forms(size, thetas, ring=runs.ring)
+            if (size > 1).any():
+                seconds = seconds + _mean_of_forms(size, self._thetas(tier, target), ring=runs.ring)
         return seconds
 
-    def _carried_over(self, tier: str, network: NetworkCost) -> dict[str, Array]:
-        """Return alpha and beta of another link: its latency; its bandwidth with the measured efficiency.
+    def _thetas(self, tier: str, target: Target) -> dict[str, Array]:
+        """Return alpha and beta of a tier by form: as measured, or of another link.
 
-        A stated line rate is reached to the share to which the runs reached that of their own hardware, where
-        its profile states one, and never exceeded.
+        That has its own latency, and its bandwidth with the measured efficiency: a stated line rate is
+        reached to the share to which the runs reached that of their own hardware, where its profile states
+        one, and never exceeded.
         """
-        runs = self.measurements
+        runs, forms = self.measurements, self.allreduce.get(tier, {})
+        link = target.network if tier == BETWEEN else None
+        if link is None and (runs.moved(target.hardware) or not forms):
+            link = NetworkCost.of_profile(target.hardware or runs.hardware, tier)
+        if link is None:
+            return {name: form.theta for name, form in forms.items()}
         if runs.gradient_bytes is None:
             sentence = "the runs do not say how many bytes of gradients one step sums, "
             sentence += "so another network cannot be predicted"
             hint = "predict for the measured hardware, or measure again: new records say it"
             raise UserError(sentence, hint=hint)
-        line = runs.gradient_bytes * network.s_per_byte
-        own = None if network.measured else getattr(runs.hardware, f"{tier}_{FIELDS[0]}")
-        forms, thetas = self.allreduce.get(tier, {}), {}
-        delays = RING_DELAYS if runs.ring and not network.measured else 1
-        possible = _forms_of(ring=runs.ring)
+        line = runs.gradient_bytes * link.s_per_byte
+        own = None if link.measured else getattr(runs.hardware, f"{tier}_{FIELDS[0]}")
+        delays = RING_DELAYS if runs.ring and not link.measured else 1
+        possible, thetas = _forms_of(ring=runs.ring), {}
         for name in [name for name in possible if name in forms] or possible:
             fitted, beta = forms.get(name) or forms.get("bandwidth"), line
             if own is not None and fitted is not None:
-                beta = max(line, fitted.theta[1] * own * 1e9 * network.s_per_byte / BITS)
-            thetas[name] = np.array([delays * network.latency_s, beta])
+                beta = max(line, fitted.theta[1] * own * 1e9 * link.s_per_byte / BITS)
+            thetas[name] = np.array([delays * link.latency_s, beta])
         return thetas
 
 
@@ -425,7 +514,7 @@ def tiers(workers: Array, workers_per_node: int | None, *, ring: bool) -> dict[s
 
 def tier_runs(measurements: Measurements) -> dict[str, Mask]:
     """Return which runs tell of each tier: those inside one node of its links, the others of the network."""
-    workers = np.array([run.workers for run in measurements.runs], np.float64)
+    workers = measurements.column("workers")
     nodes = tiers(workers, measurements.workers_per_node, ring=measurements.ring)[BETWEEN]
     return {NODE: (nodes == 1) & (workers > 1), BETWEEN: nodes > 1}
 
@@ -433,20 +522,15 @@ def tier_runs(measurements: Measurements) -> dict[str, Mask]:
 def fit(measurements: Measurements) -> Model:
     """Return the model of these measurements, which `check` has passed."""
     runs, grows, ring = measurements.runs, measurements.grows, measurements.ring
-
-    def column(name: str) -> Array:
-        return np.array([getattr(run, name) for run in runs], np.float64)
-
-    workers, steps, epochs = map(column, ("workers", "steps", "epochs"))
-    names = (*STEP, "outside", "communication", "overlapped")
-    seconds = {name: column(f"{name}_s") for name in names}
-    reached = np.array([run.reached for run in runs])
+    workers, steps, epochs = map(measurements.column, ("workers", "steps", "epochs"))
+    seconds = {name: measurements.column(f"{name}_s") for name in (*STEP, "outside", "overlapped")}
     batch = median(run.batch / (run.workers if grows else 1) for run in runs)
     terms = _terms(workers, batch=batch, grows=grows)
     parts = {name: part(terms[name], seconds[name] / steps) for name in STEP}
     parts["outside"] = part(terms["outside"], seconds["outside"] / epochs)
+    reached = np.array([run.reached for run in runs])
     parts["epochs"] = part(terms["epochs"][reached], epochs[reached])
-    communication = seconds["communication"] + seconds["overlapped"]
+    communication = measurements.column("communication_s") + seconds["overlapped"]
     allreduce, left = {}, communication / steps
     sizes = tiers(workers, measurements.workers_per_node, ring=ring)
     for tier, mask in tier_runs(measurements).items():
@@ -547,5 +631,5 @@ def _pair(first: float | Array, second: Array) -> Array:
 
 def _largest_share(part: Array, whole: Array) -> float:
     """Return the largest share of the whole that the part has anywhere, at most 1."""
-    mask = whole > 0
-    return min(1.0, float(np.max(part[mask] / whole[mask]))) if mask.any() else 0.0
+    shares = np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0)
+    return min(1.0, float(shares.max()))

@@ -9,8 +9,8 @@ from mlbench.report import tables
 from mlbench.report.charts import frontier
 from mlbench.report.page import PagePart
 from mlbench.wings.prediction import command, forecast, model
-from mlbench.wings.prediction.forecast import FURTHEST, Target
-from mlbench.wings.prediction.model import Measurements
+from mlbench.wings.prediction.forecast import FURTHEST
+from mlbench.wings.prediction.model import AS_MEASURED, Measurements
 
 HEADINGS = ["hardware", "workers", "cost", "time to accuracy", "price of"]
 
@@ -33,7 +33,7 @@ def published() -> list[PagePart]:
 def _part(measured: Measurements, title: str) -> PagePart | None:
     fit = model.fit(model.check(measured))
     counts = command.worker_counts(fit, measured, FURTHEST * measured.counts[-1])
-    offers, refused = forecast.frontier(fit, counts, Target(), date.today())
+    offers, refused = forecast.frontier(fit, counts, AS_MEASURED, date.today())
     if not offers:
         return None
     points = command.points(offers)

@@ -256,7 +256,7 @@ def test_of_two_equal_offers_one_is_dominated(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("mlbench.wings.prediction.forecast.compose.choices", lambda group: ["gcp_n1_t4"] * 2)
     monkeypatch.setattr("mlbench.wings.prediction.forecast.DRAWS", 50)
     fit = model.fit(command.published_runs("gnmt"))
-    offers, _ = forecast.frontier(fit, [1, 2], forecast.Target(), Today.today())
+    offers, _ = forecast.frontier(fit, [1, 2], model.AS_MEASURED, Today.today())
     best = [offer.forecast.workers for offer in offers if not offer.dominated]
     assert len(offers) == 4 and best and len(best) == len({*best})
 
@@ -266,20 +266,14 @@ def test_the_model_is_refitted_once_for_all_profiles_of_one_processor(
 ) -> None:
     monkeypatch.setattr("mlbench.wings.prediction.forecast.compose.choices", lambda group: OFFERED)
     monkeypatch.setattr("mlbench.wings.prediction.forecast.DRAWS", 50)
-    drawn, resamples = [], forecast.resamples
-
-    def noted(fit: model.Model, elsewhere: bool) -> list[forecast.Resample]:
-        drawn.append(elsewhere)
-        return resamples(fit, elsewhere)
-
-    monkeypatch.setattr(forecast, "resamples", noted)
+    forecast.resamples.cache_clear()
     fit = model.fit(command.published_runs("gnmt"))
-    offers, _ = forecast.frontier(fit, [1, 2, 4], forecast.Target(), Today.today())
-    assert sorted(drawn) == [False, True]  # on the measured processor, and on any other
+    offers, _ = forecast.frontier(fit, [1, 2, 4], model.AS_MEASURED, Today.today())
+    assert forecast.resamples.cache_info().misses == 2  # on the measured processor, and on any other
     assert len({offer.hardware for offer in offers}) == 3
     for offer in offers:
         alone = forecast.forecast(
-            fit, [offer.forecast.workers], forecast.Target(forecast.profile(offer.hardware))
+            fit, [offer.forecast.workers], model.Target(forecast.profile(offer.hardware))
         )
         assert alone[0].time_s == offer.forecast.time_s and alone[0].cost_usd == offer.forecast.cost_usd
 

@@ -21,9 +21,6 @@ from mlbench.wings.prediction.forecast import (
     Forecast,
     HoldoutError,
     PredictedInterval,
-    Spot,
-    Target,
-    _until,
     advise,
     compare,
     extrapolation_error,
@@ -35,7 +32,15 @@ from mlbench.wings.prediction.forecast import (
     profile,
     transfer,
 )
-from mlbench.wings.prediction.model import Measurements, NetworkCost, check, from_records
+from mlbench.wings.prediction.model import (
+    Measurements,
+    NetworkCost,
+    Spot,
+    Target,
+    _until,
+    check,
+    from_records,
+)
 
 DRAWS = 250  # instead of 1,000: the ends of an interval move by 6 % between seeds instead of 3 %
 COUNTS = (1, 2, 4, 8, 16)
@@ -448,7 +453,7 @@ def test_very_many_interruptions_are_drawn_at_once(monkeypatch: pytest.MonkeyPat
     """Half an hour a part on nodes that live for minutes: hundreds of millions of attempts, in no memory."""
     rng = np.random.default_rng(3)
     singly = [_until(0.01, 90.0, 400, rng) for _ in range(2000)]
-    monkeypatch.setattr("mlbench.wings.prediction.forecast.MANY", 399)
+    monkeypatch.setattr("mlbench.wings.prediction.model.MANY", 399)
     at_once = [_until(0.01, 90.0, 400, rng) for _ in range(2000)]
     assert np.mean(at_once) == pytest.approx(np.mean(singly), rel=0.003)
     assert np.std(at_once) == pytest.approx(np.std(singly), rel=0.08)
