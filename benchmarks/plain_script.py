@@ -20,8 +20,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from glibc import KEEP_FREED
 from origin import origin
-from runs import KEEP_FREED
 
 from mlbench.analysis.bootstrap import median
 from mlbench.config.compose import compose

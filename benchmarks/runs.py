@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from glibc import KEEP_FREED
 from origin import origin
 
 from mlbench.analysis.bootstrap import interval, median
@@ -35,9 +36,6 @@ ROOT = Path(__file__).parents[1]
 TRAINED = [name for name in choices("task") if compose([f"task={name}"]).target is not None]
 EPOCHS = {"resnet20": 10, "resnet50": 5, "logreg": 200, "awdlstm": 3, "gnmt": 2, "transformer": 3, "gpt": 1}
 WITHOUT_RAY = "mlbench without Ray"
-# mallopt(3): glibc gives no memory back in a run, as after a validation, which references lack, it does less.
-# The word malloc=default leaves glibc as it is.
-KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
 LATEST_VALIDATION = ("gnmt", "transformer")  # a search for translations: only one, at the end
 
 
@@ -139,7 +137,7 @@ def run_mlbench(task: str, workers: int, epochs: int, folder: Path) -> Record:
 
 
 def torchrun(workers: int, module: str, *arguments: str) -> float:
-    """Train with a module under torchrun; return samples/s."""
+    """Train with a module under torchrun; return samples/s. The word malloc=default leaves glibc as it is."""
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={workers}", "--standalone"]
     done = _call(
         [*command, "-m", module, *arguments], **({} if "malloc=default" in arguments else KEEP_FREED)
