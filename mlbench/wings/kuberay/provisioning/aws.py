@@ -125,10 +125,12 @@ def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
     with ThreadPoolExecutor() as threads:
         listed = dict(zip(TAGGED, threads.map(lambda kind: _tagged(spec, run, kind), TAGGED), strict=True))
         listed |= {"role": threads.submit(_roles, spec, run).result()}
-    resources = _cluster(spec, run, state)
+    resources = _node_groups(spec, run, state) + _cluster(spec, run, state)
     for kind, names in listed.items():
         for name in names:
             if name not in state:
+                if kind == "internet gateway":
+                    resources += _attachments(spec, run, name)
                 arguments = (
                     ("ec2", *TAGGED[kind][2:]) if kind in TAGGED else ("iam", "delete-role", "--role-name")
                 )
@@ -185,6 +187,44 @@ def _cluster(spec: ClusterSpec, run: Run, state: str) -> list[Resource]:
     tags = _listed(spec, run, *arguments) or {}
     delete = _aws(spec, "delete the cluster", "eks", "delete-cluster", "--name", name)
     return [Resource("cluster", name, tags.get("mlbench-id") == spec.id, delete)]
+
+
+def _node_groups(spec: ClusterSpec, run: Run, state: str) -> list[Resource]:
+    """Return the node groups of our cluster that Terraform's state lacks: it could not delete the cluster."""
+    name = f"mlbench-{spec.name}"
+    if f'"{name}"' not in state or "aws_eks_cluster" not in state:
+        return []  # `_cluster` looks for it
+    if name not in (_listed(spec, run, "eks", "list-clusters", "--query", "clusters") or ()):
+        return []
+    arguments = ("eks", "list-nodegroups", "--cluster-name", name, "--query", "nodegroups")
+    resources = []
+    for group in _listed(spec, run, *arguments) or ():
+        if f'"node_group_name":"{group}"' not in state.replace(" ", ""):
+            names = ("--cluster-name", name, "--nodegroup-name", group)
+            delete = _aws(spec, "delete the node group", "eks", "delete-nodegroup", *names)
+            end = _aws(spec, "wait for its end", "eks", "wait", "nodegroup-deleted", *names)
+            resources += [
+                Resource("node group", group, True, delete),
+                Resource("nodes of", group, True, end),
+            ]
+    return resources
+
+
+def _attachments(spec: ClusterSpec, run: Run, gateway: str) -> list[Resource]:
+    """Return what joins an internet gateway to VPCs: it cannot be deleted before."""
+    query = ("--internet-gateway-ids", gateway, "--query", "InternetGateways[].Attachments[].VpcId")
+    return [
+        Resource(
+            "attachment of",
+            gateway,
+            True,
+            _aws(
+                spec, "detach the internet gateway", "ec2", "detach-internet-gateway",
+                "--internet-gateway-id", gateway, "--vpc-id", vpc,
+            ),
+        )
+        for vpc in _listed(spec, run, "ec2", "describe-internet-gateways", *query) or ()
+    ]  # fmt: skip
 
 
 def _aws(spec: ClusterSpec, purpose: str, *arguments: str) -> ProvisioningStep:
