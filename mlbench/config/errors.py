@@ -31,10 +31,15 @@ def comparable(version: str) -> str:
     return ".".join(version.split(".")[:2])  # also of a development version, e.g. 0.3.0.dev0
 
 
+def is_comparable(version: str) -> bool:
+    """Whether a version's results are comparable with this one's."""
+    return comparable(version) == comparable(mlbench.__version__)
+
+
 def unreadable(file: Path | str, values: Any, *, hint: str, damage: str = "is damaged") -> UserError:
     """Return why a file that holds `values` cannot be read: another version wrote it, or its damage."""
     version = values.get("mlbench") if isinstance(values, dict) else None
-    if isinstance(version, str) and comparable(version) != comparable(mlbench.__version__):
+    if isinstance(version, str) and not is_comparable(version):
         return UserError(
             f"{file} is of another version of mlbench ({version})", hint=f"read it with mlbench {version}"
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import mlbench
 from mlbench import clock
-from mlbench.config.errors import UserError, comparable, unreadable
+from mlbench.config.errors import UserError, is_comparable, unreadable
 from mlbench.config.experiment import Experiment
 from mlbench.config.goal import Goal, better
 from mlbench.record import cost, energy, log_consistency, node_types, noise, official
@@ -175,15 +175,15 @@ def verify_against_log(record: Record, log: Log) -> None:
     version may have derived it by other rules, and words its reasons against official otherwise.
     """
     version = run_start(log).mlbench
-    alike = comparable(version) == comparable(mlbench.__version__)
-    hint = "" if alike else f"check it with mlbench {version}, which measured it"
+    hint = "" if is_comparable(version) else f"check it with mlbench {version}, which measured it"
     try:
         rebuilt = build_record(log).model_dump(mode="json")
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:
         raise UserError("its event log is damaged or was changed", hint=hint) from error
     claimed = record.model_dump(mode="json")
-    if version != mlbench.__version__:
-        del rebuilt["official_reasons"]
+    if version != mlbench.__version__:  # other words, and neither has a reason where the other has none
+        for values in (rebuilt, claimed):
+            values["official_reasons"] = bool(values["official_reasons"])
     differing = [name for name, value in rebuilt.items() if claimed[name] != value]
     if differing:
         differences = f"{', '.join(differing[:3])} of the record and of the event log differ"

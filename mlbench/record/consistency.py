@@ -31,6 +31,7 @@ def _derived(record: Record) -> Iterator[tuple[str, object, object]]:
     task, last = experiment.task, validations[-1] if validations else None
     yield "workers", record.workers, experiment.workers
     yield "goal", record.goal, experiment.target
+    yield "eligible", record.eligible, not record.official_reasons
     goal = record.goal
     value = last.metrics.get(goal.metric) if last and goal else None
     reached = goal is not None and value is not None and goal.reached(value)

@@ -57,7 +57,7 @@ def contradictions(
             for before, now in _neighbours(stretches)
             for sentence in _of_interval(before, now, start)
         ),
-        *_of_progress(stretches, start.experiment, result),
+        *_of_progress(stretches, start, result),
         *_of_stamps(log, every, start, end, result),
         *_of_durations(startup, startup_time, every, start, end),
         *_of_nodes(log, end, result, every),
@@ -151,9 +151,10 @@ def _own_elapsed(before: Measured | None, rank: int) -> float:
 
 
 def _of_progress(
-    stretches: Sequence[Sequence[Measured]], experiment: Experiment, result: WorkerResult
+    stretches: Sequence[Sequence[Measured]], start: RunStart, result: WorkerResult
 ) -> Iterator[str]:
     """Steps, epochs and samples follow from each other."""
+    experiment = start.experiment
     seen = {0: 0.0}  # epochs by step
     shares: list[float] = []  # steps per epoch
     batches: list[float] = []  # samples a step, of all ranks
@@ -183,7 +184,7 @@ def _of_progress(
         if max(shares) > (1 + SPREAD) * min(shares) or min(batches) <= 0:
             yield "its epochs and samples do not follow from its steps"
         return
-    if f"{experiment.task.name}/{experiment.task.recipe}" not in official.reference().recipes:
+    if f"{experiment.task.name}/{experiment.task.recipe}" not in official.reference(start.mlbench).recipes:
         return  # a task of somebody else's may count otherwise
     batch, count, rows = round(batches[0]), round(shares[0]), result.data_rows.get("train")
     if batch < 1 or any(each != batch for each in batches):

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-import mlbench
-from mlbench.config.errors import UserError, comparable, unreadable
+from mlbench.config.errors import UserError, is_comparable, unreadable
 from mlbench.record import consistency, events
 from mlbench.record.build_record import verify_against_log
 from mlbench.record.record import Record
@@ -51,7 +50,7 @@ def verdict(folder: Path) -> tuple[str, str]:
     path = folder / "record.json"
     alike = True
     try:
-        alike = comparable(load(path).mlbench) == comparable(mlbench.__version__)
+        alike = is_comparable(load(path).mlbench)
         log = events.read(folder / events.NAME)
         verify_against_log(Record.model_validate_json(path.read_bytes()), log)
     except FileNotFoundError:

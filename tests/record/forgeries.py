@@ -281,6 +281,9 @@ FOLDERS: dict[str, tuple[tuple[str, ...], Callable[[Path], None], str]] = {
     "a mini run's record calls itself eligible": (
         (), record_fields(eligible=True, official_reasons=[]), "of the record and of the event log differ",
     ),
+    "a mini run's record has no reason": (
+        (), record_fields(official_reasons=[]), "its eligible is False, which its other fields make True",
+    ),
     "a better time": ((OFFICIAL,), record_fields(time_to_accuracy=1.0), "its time_to_accuracy is 1"),
     "a better time of a mini run": ((), record_fields(time_to_accuracy=1.0), "its time_to_accuracy is 1"),
     "a version that nobody has": (

@@ -12,6 +12,7 @@ import mlbench
 from mlbench import results
 from mlbench.config.errors import UserError
 from mlbench.record import consistency, events, reader
+from mlbench.record.build_record import verify_against_log
 
 
 @pytest.fixture
@@ -127,6 +128,9 @@ def test_a_later_version_checks_the_runs_of_an_earlier_one(
     assert made.official_reasons and reader.verdict(run.folder) == ("as logged", "")
     edited(run, train_time=0.001)
     assert reader.verdict(run.folder)[0] == outcome
+    without = made.model_copy(update={"official_reasons": []})
+    with pytest.raises(UserError, match="official_reasons of the record and of the event log differ"):
+        verify_against_log(without, events.read(run.log))
 
 
 def test_a_log_that_was_edited_is_noticed_by_verify(run: Run) -> None:
