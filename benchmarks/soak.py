@@ -20,6 +20,7 @@ import psutil
 from origin import origin
 
 from mlbench.clusters import persistent, reaper
+from mlbench.record import temporary_folder
 
 RUN = ["mlbench.run", "task=logreg", "workers=2", "hardware.threads_per_worker=1", "force=true"]
 SHOWN = (1, 2, 5, 10, 20, 30, 40, 60, 80, 100)  # runs
@@ -37,12 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     print(f"| {' | '.join(columns)} |")
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as root:
-        before = {path.name for path in Path(tempfile.gettempdir()).glob("mlb-*")}
+        before = folders()
         persistent.start()
         try:
-            (folder,) = (
-                path for path in Path(tempfile.gettempdir()).glob("mlb-*") if path.name not in before
-            )
+            (folder,) = folders() - before
             print(row(0, folder, 0.0), flush=True)
             for number in range(1, options.runs + 1):
                 begin = time.perf_counter()
@@ -52,6 +51,11 @@ def main(arguments: Sequence[str]) -> int:
         finally:
             persistent.stop()
     return 0
+
+
+def folders() -> set[Path]:
+    """Return the temporary folders of mlbench's commands, and of a Ray that is kept."""
+    return {*temporary_folder.root().glob(f"{temporary_folder.PREFIX}*")}
 
 
 def _run(root: Path) -> None:

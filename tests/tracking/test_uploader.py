@@ -569,7 +569,7 @@ def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(server: Server, ro
 
 
 def test_a_store_is_made_and_imported_before_a_training(tmp_path: Path) -> None:
-    """Beside it, the seconds that both take slowed a script of 18 s down by 8 % on two cores."""
+    """Beside it, the seconds that both take slowed a script of 18 s down by 5 % on two cores."""
     code = f"""
 import sys
 from pathlib import Path

@@ -190,17 +190,17 @@ def _cluster(spec: ClusterSpec, run: Run, state: str) -> list[Resource]:
 
 
 def _node_groups(spec: ClusterSpec, run: Run, state: str) -> list[Resource]:
-    """Return the node groups of our cluster that Terraform's state lacks: it could not delete the cluster."""
-    name = f"mlbench-{spec.name}"
-    if f'"{name}"' not in state or "aws_eks_cluster" not in state:
-        return []  # `_cluster` looks for it
-    if name not in (_listed(spec, run, "eks", "list-clusters", "--query", "clusters") or ()):
+    """Return the node groups that Terraform's state lacks of a cluster that it has, and could not delete."""
+    cluster = f"mlbench-{spec.name}"
+    if "aws_eks_cluster" not in state:
         return []
-    arguments = ("eks", "list-nodegroups", "--cluster-name", name, "--query", "nodegroups")
+    if cluster not in (_listed(spec, run, "eks", "list-clusters", "--query", "clusters") or ()):
+        return []
+    arguments = ("eks", "list-nodegroups", "--cluster-name", cluster, "--query", "nodegroups")
     resources = []
     for group in _listed(spec, run, *arguments) or ():
-        if f'"node_group_name":"{group}"' not in state.replace(" ", ""):
-            names = ("--cluster-name", name, "--nodegroup-name", group)
+        if f'"{cluster}:{group}"' not in state:
+            names = ("--cluster-name", cluster, "--nodegroup-name", group)
             delete = _aws(spec, "delete the node group", "eks", "delete-nodegroup", *names)
             end = _aws(spec, "wait for its end", "eks", "wait", "nodegroup-deleted", *names)
             resources += [
