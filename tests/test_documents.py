@@ -35,7 +35,8 @@ def test_contributing_names_files_that_exist() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_to_files(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())
-    assert [link for link in links if not (page.parent / link).is_file()] == []  # the site has no page of a folder
+    # The site has no page of a folder.
+    assert [link for link in links if not (page.parent / link).is_file()] == []
 
 
 README = ROOT / "README.md"
