@@ -24,7 +24,7 @@ def execute(path: Path) -> NotebookNode:
     resources = {"metadata": {"path": str(path.parent)}}
     env = {**os.environ, "PYTHONPATH": str(FOLDER.parent), "MLBENCH_RUNS": "sample"}
     env["JUPYTER_PLATFORM_DIRS"] = "1"
-    NotebookClient(book, timeout=120, resources=resources, record_timing=False).execute(env=env)
+    NotebookClient(book, timeout=900, resources=resources, record_timing=False).execute(env=env)
     return book
 
 

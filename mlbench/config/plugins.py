@@ -183,7 +183,7 @@ def forecasts() -> list[ModuleType]:
     """Import the modules whose predictions stand in reports and on sites.
 
     - part(records, title): a report.page.PagePart from the runs of one curve, or None.
-    - published(): the Parts from what others published.
+    - published(today): those from what others published, at prices that are current on that day.
     """
     return [import_module(point.value) for point in _points(FORECASTS) if _is_there(point.value)]
 

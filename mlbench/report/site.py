@@ -7,6 +7,7 @@ Pages have permanent names: ENTITY-DATE-HARDWARE.html of a submission, the name 
 import math
 import re
 from collections.abc import Sequence, Set
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,7 @@ def _predicted(records: Sequence[Record], submissions: Sequence[Checked]) -> lis
     """Return the predictions from runs of each origin, which are never pooled, and from published runs."""
     several = [records, *(submission.records for submission in submissions)]
     own = [part for some in several for part in page.predicted(groups(some))]
-    return [*own, *(part for module in plugins.forecasts() for part in module.published())]
+    return [*own, *(part for module in plugins.forecasts() for part in module.published(date.today()))]
 
 
 def _machine(entry: LeaderboardEntry) -> str:

@@ -18,22 +18,23 @@ HEADINGS = ["hardware", "workers", "cost", "time to accuracy", "price of"]
 def part(records: Sequence[Record], *, title: str) -> PagePart | None:
     """Return the prediction from the runs of one experiment; None where they do not allow one."""
     try:
-        return _part(model.from_records(records, title=title), title)
+        return _part(model.from_records(records, title=title), title, date.today())
     except UserError:
         return None  # `predict` says why
 
 
-def published() -> list[PagePart]:
-    """Return the predictions from the runs that MLBench published in 2021."""
+def published(today: date) -> list[PagePart]:
+    """Return the predictions from the runs that MLBench published in 2021, at prices current on that day."""
     several = [command.published_runs(task) for task in command.PUBLISHED_TASKS]
     titles = [f"{measurements.task}, from {measurements.title}" for measurements in several]
-    return list(filter(None, map(_part, several, titles)))
+    parts = (_part(some, title, today) for some, title in zip(several, titles, strict=True))
+    return list(filter(None, parts))
 
 
-def _part(measured: Measurements, title: str) -> PagePart | None:
+def _part(measured: Measurements, title: str, today: date) -> PagePart | None:
     fit = model.fit(model.check(measured))
     counts = command.worker_counts(fit, measured, FURTHEST * measured.counts[-1])
-    offers, refused = forecast.frontier(fit, counts, AS_MEASURED, date.today())
+    offers, refused = forecast.frontier(fit, counts, AS_MEASURED, today)
     if not offers:
         return None
     points = command.points(offers)
