@@ -2,10 +2,11 @@
 
     python benchmarks/seeds.py --seeds 10 task=resnet20
     python benchmarks/seeds.py --seeds 10 task=resnet20 task.precision=bf16
+    python benchmarks/seeds.py --seeds 10 task=gpt framework=jax
 
 Prints the table of docs/measurements/results.md. Every run counts: one that missed the goal stands in the
-table. A seed
-that was run by the same code on this machine is not run again, so a series can be made in parts.
+table. A seed that was run by the same code on this machine is not run again, so that a series can be made
+in parts.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import numpy as np
 
 from mlbench.config.compose import compose
 from mlbench.config.identity import key
+from mlbench.config.plugins import TORCH
 from mlbench.launch.cache import obstacle
 from mlbench.record.reader import find
 from mlbench.record.record import Record
@@ -56,16 +58,18 @@ def table(records: Sequence[Record]) -> str:
     first = records[0]
     node, reached = first.nodes[0], [r for r in records if r.time_to_accuracy is not None]
     task, threads, git = first.experiment.task, node.threads_per_worker, first.software.git
-    precision = getattr(task, "precision", "fp32")
+    framework, precision = first.experiment.framework, getattr(task, "precision", "fp32")
+    ways = [way for way in (framework, precision) if way not in (TORCH, "fp32")]
     usual = compose([f"task={task.name}", f"scale={first.experiment.scale}"]).task.dataset
     name = task.name + ("" if task.dataset == usual else f" on {task.dataset}")
+    if ways:
+        name += f" in {' and '.join(ways)}"
     lines = [
-        f"### {name}{'' if precision == 'fp32' else f' in {precision}'}, {first.experiment.scale}, "
-        f"goal {first.goal}",
+        f"### {name}, {first.experiment.scale}, goal {first.goal}",
         "",
         f"{first.workers} workers with {threads} thread(s) each on {node.cpu_model}, "
         f"{node.usable_cpus} CPUs; commit {git.sha[:7] if git else 'unknown'}, "
-        f"torch {first.software.packages['torch']}, {first.started_at[:10]}, n = {len(records)}, "
+        f"{framework} {first.software.packages[framework]}, {first.started_at[:10]}, n = {len(records)}, "
         f"{len(reached)} reached the goal.",
         "",
         "| seed | status | epochs | time to accuracy, s | best | start-up, s | data wait, % |",

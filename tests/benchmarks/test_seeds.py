@@ -13,26 +13,29 @@ seeds: Any = import_module("seeds")
 
 
 CHANGES = {
-    "resnet20": {},
-    "resnet20 on fashion_mnist": {"dataset": "fashion_mnist"},
-    "resnet20 in bf16": {"precision": "bf16"},
+    "resnet20": ({}, {}),
+    "resnet20 on fashion_mnist": ({}, {"dataset": "fashion_mnist"}),
+    "resnet20 in bf16": ({}, {"precision": "bf16"}),
+    "resnet20 in jax and bf16": ({"framework": "jax"}, {"precision": "bf16"}),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_the_heading_names_other_data_and_another_precision(name: str) -> None:
-    record = studies.run(1, 0, time=9)
-    software = record.software.model_dump() | {"packages": {"torch": "2.13.0"}}
-    experiment = {"task": record.experiment.plain()["task"] | CHANGES[name]}
+def test_the_heading_names_other_data_another_framework_and_another_precision(name: str) -> None:
+    record, (changes, of_task) = studies.run(1, 0, time=9), CHANGES[name]
+    software = record.software.model_dump() | {"packages": {"torch": "2.13.0", "jax": "0.11.0"}}
+    experiment = changes | {"task": record.experiment.plain()["task"] | of_task}
     runs = [studies.run(1, seed, time=9, experiment=experiment, software=software) for seed in (1, 2)]
-    assert seeds.table(runs).startswith(f"### {name}, mini, goal top1_accuracy >= 95\n")
+    table = seeds.table(runs)
+    assert table.startswith(f"### {name}, mini, goal top1_accuracy >= 95\n")
+    assert ("jax 0.11.0," if "jax" in name else "torch 2.13.0,") in table
 
 
 def test_every_median_of_the_page_is_that_of_its_rows_and_the_same_in_every_table() -> None:
     page = (ROOT / "docs" / "measurements" / "results.md").read_text()
     medians = {}
     for heading, table in re.findall(
-        r"^#{3,4} (\S+(?: in bf16)?), mini,.*?$(.*?\| median \|.*?)$", page, re.M | re.S
+        r"^#{3,4} (\S+(?: in [a-z0-9 ]+)?), mini,.*?$(.*?\| median \|.*?)$", page, re.M | re.S
     ):
         cells = [
             [cell.strip() for cell in row.split("|")] for row in table.splitlines() if "goal_reached" in row
