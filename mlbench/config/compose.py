@@ -1,6 +1,6 @@
 """Compose an experiment from conf/ and `name=value` overrides, once a run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import (
@@ -9,7 +9,7 @@ from pydantic import (
 
 import mlbench
 from mlbench.config import complaints, overrides, plugins
-from mlbench.config.division import Deviation, deviations
+from mlbench.config.division import Deviation, Lists, deviations
 from mlbench.config.errors import UserError, suggest
 from mlbench.config.experiment import (
     GPU_ONLY,
@@ -124,16 +124,31 @@ def _foreign_framework(experiment: Experiment) -> Iterator[Deviation]:
         yield Deviation(field="framework", fixed=False, declared=True, **given)
 
 
+def reference_differences(recorded: Mapping[str, Any]) -> tuple[Deviation, ...]:
+    """Return in what a recorded configuration differs from the closed reference that its choices have today.
+
+    Raises UserError where there is no such choice.
+    """
+    task = recorded["task"]
+    values = [f"{group}={recorded[group]['name']}" for group in plugins.GROUPS if group != "cluster"]
+    layers = {"scale": recorded["scale"], "task.recipe": task["recipe"], "task.dataset": task["dataset"]}
+    reference = compose([*values, *(f"{name}={value}" for name, value in layers.items())])
+    return deviations(recorded, reference.plain(), _of_task(reference))
+
+
+def _of_task(experiment: Experiment) -> Lists:
+    """Return the division of an experiment, with the fields that its task frees."""
+    free = (*experiment.division.free, *(f"task.{field}" for field in type(experiment.task).FREE))
+    return experiment.division.model_copy(update={"free": free})
+
+
 def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Deviation, ...]:
     """Return what differs from the closed reference; UserError for what the division does not allow."""
     reference = _validated(composed, faults := [])
     if reference is None:
         raise UserError("; ".join(faults), hint="a file in conf/ is not valid")
     division = reference.division
-    free = (*division.free, *(f"task.{field}" for field in type(reference.task).FREE))
-    differences = deviations(
-        experiment.plain(), reference.plain(), division.model_copy(update={"free": free})
-    )
+    differences = deviations(experiment.plain(), reference.plain(), _of_task(reference))
     if division.name == "closed":
         refused = [deviation for deviation in differences if not deviation.declared]
         hint = "restore the reference value, or use division=open, which lists it in the result"

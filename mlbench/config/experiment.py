@@ -217,6 +217,11 @@ UNIT_BOUNDS = {"%": (0.0, 100.0)}  # what values of a unit can be
 METRIC_BOUNDS = {"bleu": (0.0, 100.0), "perplexity": (1.0, math.inf), "cross_entropy": (0.0, math.inf)}
 
 
+def bounds(metric: str, unit: str) -> tuple[float, float]:
+    """Return the least and the greatest value that a metric can have."""
+    return METRIC_BOUNDS.get(metric, UNIT_BOUNDS.get(unit, (-math.inf, math.inf)))
+
+
 class Experiment(FrozenModel):
     """Everything that decides what one run does."""
 
@@ -284,7 +289,7 @@ class Experiment(FrozenModel):
                 raise ValueError(f"no goal is fixed for {task.dataset}; leave goal out, or give a number")
         if not isinstance(goal, float) or task is None:
             return goal
-        low, high = METRIC_BOUNDS.get(task.metric, UNIT_BOUNDS.get(task.metric_unit, (-math.inf, math.inf)))
+        low, high = bounds(task.metric, task.metric_unit)
         if not low <= goal <= high:
             ends = f"between {low:g} and {high:g} {task.metric_unit}" if high < math.inf else f"above {low:g}"
             raise ValueError(f"{task.metric} lies {ends.rstrip()}")

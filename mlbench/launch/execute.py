@@ -208,7 +208,7 @@ def _recorded(
 
 def conclude(folder: Path, end: RunEnd) -> Record:
     """Complete the log, and write the record that it gives."""
-    log, value = folder / events.NAME, end.model_dump(mode="json")
+    log, value = folder / events.NAME, events.visible(end.model_dump(mode="json"))
     events.append(log, "run_result", value, **events.checksum(events.read(log), value))
     record = build_record(events.read(log))
     record.save(folder)

@@ -181,9 +181,9 @@ def verify_against_log(record: Record, log: Log) -> None:
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:
         raise UserError("its event log is damaged or was changed", hint=hint) from error
     claimed = record.model_dump(mode="json")
-    if version != mlbench.__version__:  # other words, and neither has a reason where the other has none
+    if version != mlbench.__version__:  # other words, and neither may count where the other may not
         for values in (rebuilt, claimed):
-            values["official_reasons"] = bool(values["official_reasons"])
+            values["official_reasons"] = official.eligible(values["official_reasons"])
     differing = [name for name, value in rebuilt.items() if claimed[name] != value]
     if differing:
         differences = f"{', '.join(differing[:3])} of the record and of the event log differ"

@@ -16,7 +16,7 @@ from typing import Any
 
 import mlbench
 from mlbench.config.experiment import Experiment
-from mlbench.config.identity import listed
+from mlbench.config.identity import identity, listed
 from mlbench.record.attempts import History
 from mlbench.record.record import FINISHED, Node, Record, RunStart, Values, WorkerResult
 
@@ -87,6 +87,11 @@ def reference(version: str = mlbench.__version__) -> FrozenReference:
     return FrozenReference.model_validate_json(path.read_text("utf-8"))
 
 
+def eligible(reasons: Sequence[str]) -> bool:
+    """Return whether a run may count in an official point: nothing but a missed goal speaks against it."""
+    return set(reasons) <= {MISSED}
+
+
 def recipe_hash(experiment: Mapping[str, Any], free: Sequence[str]) -> str:
     """Return the hash of a resolved task and its goals, less its free fields, and of its sync strategy."""
     task = {name: value for name, value in experiment["task"].items() if name not in free}
@@ -135,14 +140,16 @@ def of_point(runs: Sequence[Record], attempts: Sequence[Record], history: Histor
     """
     counted, drawn = {run.seed for run in runs}, history.drawn
     given = ({run.seed for run in attempts} | history.planned) - drawn
-    interrupted = sum(run.status == "interrupted" for run in attempts)
+    interrupted = sum(run.status in ("interrupted", "preempted") for run in attempts)
+    fields = {json.dumps(identity(run.experiment.plain()), sort_keys=True) for run in attempts}
     numbers = {
         f"of its seeds {len(drawn)} were drawn by a sweep, and it takes {FEWEST_SEEDS}": len(drawn)
         < FEWEST_SEEDS,
         f"of its seeds {len(given)} were chosen and not drawn": given,
         f"of its seeds {len(drawn - counted)} have no result": drawn - counted,
-        f"of its attempts {len(history.deleted)} were deleted": history.deleted,
+        f"of its attempts {len(history.deleted)} were deleted or cannot be read": history.deleted,
         f"of its attempts {interrupted} were interrupted": interrupted,
+        f"its runs are of {len(fields)} configurations": len(fields) > 1,
         "half of its runs or more missed the goal": 2 * sum(run.status not in REACHED for run in runs)
         >= len(runs),
     }

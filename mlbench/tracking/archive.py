@@ -9,6 +9,7 @@ events, nothing unpacked to disk, nothing unpickled.
 
 import hashlib
 import json
+import lzma
 import math
 import os
 import re
@@ -42,9 +43,10 @@ PROVENANCE = (
     "command", "mlbench", "source", "key", "seed", "deviations", "caveats", "warnings", "nodes", "software",
     "data_hash", "ray",
 )  # fmt: skip
+DAMAGES = (zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+TIMES = {"validations", "table"}  # fields of a record whose numbers no other run has
 RUN = ["python", "-m", "mlbench.run"]
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # a folder's name, never a path
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # escapes, text direction
 
 
 def export(folder: Path, target: Path, *, mllog: Callable[[Record, Log], str]) -> Path:
@@ -102,19 +104,22 @@ def load(zips: Sequence[Path]) -> Iterator[tuple[Path, Record | UserError, Log]]
             yield path, error, []
 
 
+def times(record: Mapping[str, Any]) -> frozenset[float]:
+    """Return when a record's validations ended, s; of one without, the numbers of its table."""
+    rows = (value for row in record["table"] for value in row.values() if isinstance(value, float))
+    return frozenset(float(validation["elapsed"]) for validation in record["validations"]) or frozenset(rows)
+
+
 def elapsed(zips: Sequence[Path]) -> Iterator[tuple[str, frozenset[float]]]:
-    """Yield of each archive the run's name and when its validations ended, s, as its record says.
+    """Yield of each archive the run's name and its `times`, as its record says.
 
     Nothing is held against the log. An archive that cannot be read is left out.
     """
     for path in zips:
         try:
             plain = _json(path, RECORD, _files(path)[0][RECORD])
-            yield (
-                str(plain["run_id"]),
-                frozenset(float(validation["elapsed"]) for validation in plain["validations"]),
-            )
-        except (UserError, LookupError, TypeError, ValueError):
+            yield str(plain["run_id"]), times(plain)
+        except (UserError, LookupError, TypeError, ValueError, AttributeError):
             continue
 
 
@@ -202,7 +207,7 @@ def _files(path: Path) -> tuple[dict[str, str], str]:
     except OSError as error:
         raise _refusal(path, error.strerror or str(error)) from error
     # what zipfile raises on damaged headers, encryption and unknown methods
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+    except (*DAMAGES, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
         raise _refusal(
             path, f"it is damaged or no zip file ({str(error)[:60] or 'it ends early'})"
         ) from error
@@ -222,17 +227,9 @@ def _text(path: Path, opened: zipfile.ZipFile, entry: zipfile.ZipInfo, left: int
 def _json(path: Path, name: str, text: str) -> Any:
     """Return JSON types in which no text holds control characters, which a terminal would obey."""
     try:
-        return _visible(json.loads(text, parse_constant=_not_a_number, parse_float=_finite))
+        return events.visible(json.loads(text, parse_constant=_not_a_number, parse_float=_finite))
     except (ValueError, RecursionError) as error:
         raise _refusal(path, f"{name} is not valid JSON ({str(error)[:60]})") from error
-
-
-def _visible(value: Any) -> Any:
-    if isinstance(value, str):
-        return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", value)
-    if isinstance(value, dict):
-        return {_visible(name): _visible(item) for name, item in value.items()}
-    return [_visible(item) for item in value] if isinstance(value, list) else value
 
 
 def _not_a_number(word: str) -> NoReturn:
