@@ -124,11 +124,20 @@ def _foreign_framework(experiment: Experiment) -> Iterator[Deviation]:
         yield Deviation(field="framework", fixed=False, declared=True, **given)
 
 
-def reference_differences(recorded: Mapping[str, Any]) -> tuple[Deviation, ...]:
-    """Return in what a recorded configuration differs from the closed reference that its choices have today.
+def undeclared(recorded: Mapping[str, Any], declared: Sequence[Deviation]) -> list[str]:
+    """Return the fields in which a recorded configuration differs silently from today's closed reference.
 
-    Raises UserError where there is no such choice.
+    A choice that is unknown here, and not declared as one of the user's own, is such a field.
     """
+    fields = {deviation.field for deviation in declared}
+    try:
+        differences = _reference_differences(recorded)
+    except UserError as error:
+        return [] if fields & set(plugins.GROUPS) else [f"a choice: {error}"]
+    return [deviation.field for deviation in differences if deviation.field not in fields]
+
+
+def _reference_differences(recorded: Mapping[str, Any]) -> tuple[Deviation, ...]:
     task = recorded["task"]
     values = [f"{group}={recorded[group]['name']}" for group in plugins.GROUPS if group != "cluster"]
     layers = {"scale": recorded["scale"], "task.recipe": task["recipe"], "task.dataset": task["dataset"]}

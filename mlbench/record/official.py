@@ -15,6 +15,8 @@ from importlib import resources
 from typing import Any
 
 import mlbench
+from mlbench.config import compose
+from mlbench.config.errors import is_comparable
 from mlbench.config.experiment import Experiment
 from mlbench.config.identity import identity, listed
 from mlbench.record.attempts import History
@@ -118,6 +120,9 @@ def reasons(
     if not sentences:  # only what claims to be official is held against the published data and recipe
         sentences += _of_recipe(experiment, frozen)
         sentences += _of_data(experiment.task.dataset, result, frozen)
+    if not sentences and is_comparable(start.mlbench):
+        fields = compose.undeclared(experiment.plain(), start.deviations)
+        sentences += [f"{field} is not the reference's, and no deviation says so" for field in fields]
     sentences += _of_code(start, result.nodes, frozen)
     sentences += _of_environment(start, result.nodes)
     sentences += [

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, Field, ValidationError
 
-from mlbench.config import compose, plugins
+from mlbench.config import compose
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError, is_comparable
 from mlbench.config.experiment import FrozenModel, PositiveFloat
@@ -197,15 +197,8 @@ def _of_keys(records: Sequence[Record]) -> Iterator[str]:
 
 def _undeclared(run: Record) -> Iterator[str]:
     """Yield where a run's configuration is not the closed reference, as it is today, and does not say so."""
-    if not is_comparable(run.mlbench):
-        return  # another version had other references
-    declared = {deviation.field for deviation in run.deviations}
-    try:
-        fields = [deviation.field for deviation in compose.reference_differences(run.experiment.plain())]
-    except UserError as error:
-        fields = [] if declared & set(plugins.GROUPS) else [f"what the reference has no name for ({error})"]
-    for field in fields:
-        if field not in declared and run.experiment.division.name == "closed":
+    if run.experiment.division.name == "closed" and is_comparable(run.mlbench):  # others had other references
+        for field in compose.undeclared(run.experiment.plain(), run.deviations):
             yield f"it is of the closed division, and differs from the reference in {field}"
 
 

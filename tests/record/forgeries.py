@@ -249,6 +249,9 @@ EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
         lambda log: of(log, "validation")["metadata"].update(unit="tokens"), "samples are images and tokens",
     ),
     "the key": (lambda log: begun(log, packages={"torch": "2.13.0"}), "its key k is not that of its config"),
+    "an edited profile": (
+        lambda log: log[0]["value"]["experiment"]["hardware"].update(cpus=1), "hardware.cpus is not the ref",
+    ),
     "the configuration's seed": (
         lambda log: log[0]["value"]["experiment"].update(seed=99), "has the seed 99, and the run 1",
     ),
