@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from mlbench import clock
+
 SERVERS = ("gcs_server", "raylet")  # Ray's two servers, by the names of their processes
 SESSION = re.compile(r"/[^ =]*/session_[^/ ]+")  # the folder that every process of one Ray names
 STOP_S = 2  # s that processes have to end; Ray's two servers do not end by themselves within 10 s (2.60)
@@ -70,10 +72,12 @@ def stopped(pid: int) -> bool:
 
 
 def create_time(pid: int) -> float | None:
-    """Return when the process that has this number was started (s since 1970); None where none runs."""
-    with suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        return process.create_time() if lives(process) else None
+    """Return when the process that has this number was started, s since the boot; None where none runs.
+
+    psutil's time is since 1970: a step of the clock would make another process of it.
+    """
+    with suppress(psutil.NoSuchProcess, OSError):
+        return clock.started_s(pid) if lives(psutil.Process(pid)) else None
     return None
 
 

@@ -61,6 +61,7 @@ def agent() -> Iterator[tuple[child.Child, Path]]:
     if _agents:
         yield _agents[0]
         return
+    reaper.reap_if_any()
     with temporary_folder.folder() as scratch:
         process = child.Child(
             [sys.executable, "-m", "mlbench.launch.torchrun", str(scratch)],

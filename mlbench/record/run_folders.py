@@ -1,6 +1,7 @@
 """The runs below an output_root, as folders: one a run, named as the run."""
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -10,6 +11,8 @@ from mlbench.config.errors import UserError
 from mlbench.record import events, reader
 from mlbench.record import study as studies
 from mlbench.record.record import Record
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # a folder's name, never a path
 
 
 def records(output_root: Path) -> tuple[list[Record], list[str]]:

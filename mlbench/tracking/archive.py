@@ -12,7 +12,6 @@ import json
 import lzma
 import math
 import os
-import re
 import shlex
 import stat
 import zipfile
@@ -27,7 +26,7 @@ from pydantic import ValidationError
 from mlbench.config import compose, plugins
 from mlbench.config.errors import UserError, unreadable
 from mlbench.config.identity import flatten, role
-from mlbench.record import events, reader
+from mlbench.record import events, reader, run_folders
 from mlbench.record.build_record import build_record, run_start, verify_against_log
 from mlbench.record.record import Record
 from mlbench.tracking import mapping, run_files
@@ -46,7 +45,6 @@ PROVENANCE = (
 DAMAGES = (zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 TIMES = {"validations", "table"}  # fields of a record whose numbers no other run has
 RUN = ["python", "-m", "mlbench.run"]
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # a folder's name, never a path
 
 
 def export(folder: Path, target: Path, *, mllog: Callable[[Record, Log], str]) -> Path:
@@ -133,7 +131,7 @@ def _run(path: Path) -> tuple[Record, Log]:
         result = Record.model_validate(plain)
     except ValidationError as error:
         raise _changed(path, ".".join(map(str, error.errors()[0]["loc"])), plain) from error
-    if not RUN_ID.fullmatch(result.run_id) or not result.run_id.endswith(f"-{result.seed:x}"):
+    if not run_folders.RUN_ID.fullmatch(result.run_id) or not result.run_id.endswith(f"-{result.seed:x}"):
         raise _refusal(path, f"{result.run_id[:80]!r} is no name of a run")
     _check_experiment(path, result)
     whole = _log(path, files[events.NAME], result)

@@ -192,9 +192,12 @@ def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
         Path(uri.removeprefix(SQLITE)).parent.mkdir(parents=True, exist_ok=True)
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name(EXPERIMENT)
+    deleted = experiment is not None and experiment.lifecycle_stage == "deleted"
     if artifacts is None:
-        return TrackingClient(client, experiment.experiment_id, uri) if experiment else None
+        return TrackingClient(client, experiment.experiment_id, uri) if experiment and not deleted else None
     if experiment is not None:
+        if deleted:  # its name stays taken, and no run is added to it
+            client.restore_experiment(experiment.experiment_id)
         return _described(client, experiment, uri)
     location = artifacts.absolute().as_uri() if uri.startswith(DATABASES) else None
     try:
