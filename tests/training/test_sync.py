@@ -352,6 +352,70 @@ def test_fsdp_shards_weights_of_every_kind_in_every_unit(pool: RankPool) -> None
                 torch.testing.assert_close(each[key], value, rtol=1e-10, atol=1e-12)
 
 
+VALIDATED = ((3, 3), (1, 2), (0, 1), (1, 1))  # batches after each step, of rank 0 and of the others
+
+
+class Nested(nn.Module):
+    """Layers alone, in a list and in a dictionary in it; two of them share a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        inner = nn.ModuleDict({"inner": nn.Linear(6, 6)})
+        self.layers = nn.ModuleList([nn.Linear(6, 6), inner, nn.Tanh(), nn.Linear(6, 6, bias=False)])
+        self.tied = nn.Linear(6, 6)
+        self.tied.register_parameter("weight", self.layers[3].get_parameter("weight"))
+        self.scales = nn.ParameterList([torch.ones(6)])
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.tied(self.layers[3](self.layers[2](self.parts(inputs) * self.scales[0])))
+
+    def parts(self, inputs: torch.Tensor) -> torch.Tensor:
+        inner = self.layers.get_submodule("1.inner")
+        return self.layers[0](inner(self.first(inputs)))
+
+
+def unevenly_validated(worker: Worker, overrides: tuple[str, ...]) -> tuple[list[str], list[torch.Tensor]]:
+    """Return the names of fsdp's units, and the weights after steps between validations."""
+    torch.manual_seed(0)
+    model = Nested()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sync: Any = strategy.synchronise(model, optimizer, configured(worker, overrides))
+    data = torch.Generator().manual_seed(worker.rank)
+    before, own, weights = 0, [], []
+    for step, batches in enumerate(VALIDATED):
+        sync.module(torch.randn(8, 6, generator=data)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        own.append(sync.bytes_sent(step + 1) - before)
+        assert own[-1] == own[0], "a step sends more after a validation"
+        with torch.no_grad():
+            sync.before_validation()
+            before = sync.bytes_sent(step + 1)
+            for _ in range(batches[worker.rank > 0]):
+                model(torch.ones(1, 6))
+                model.parts(torch.ones(1, 6))  # as a beam search calls them
+                assert sync.bytes_sent(step + 1) == before, "a batch of a validation sends something"
+            weights = [weight.clone() for weight in model.parameters()]
+            sync.after_validation()
+            before = sync.bytes_sent(step + 1)
+    names = [name for name, module in model.named_modules() if module in getattr(sync, "units", ())]
+    return names, weights
+
+
+def test_fsdp_gathers_once_a_validation_however_many_batches_a_worker_has(pool: RankPool) -> None:
+    expected = [weights for _, weights in pool.run(unevenly_validated, ("sync=all_reduce",))]
+    units = {"model": [""], "child": ["", "first", "layers.0", "layers.1.inner"]}
+    for unit, own in units.items():
+        for reshard in ("false", "true"):
+            overrides = ("sync=fsdp", f"sync.unit={unit}", f"sync.reshard_after_forward={reshard}")
+            for (names, weights), plain in zip(
+                pool.run(unevenly_validated, overrides), expected, strict=True
+            ):
+                assert names == own
+                torch.testing.assert_close(weights, plain, rtol=1e-5, atol=1e-6)
+
+
 def flops(worker: Worker) -> tuple[float, float]:
     """Return the FLOPs of a model as it is and under fsdp."""
 
