@@ -99,6 +99,11 @@ def in_bucket(vector: np.ndarray, step: int, *, back: bool = False) -> np.ndarra
     return vector if step == 0 else np.concatenate([vector[offset:], vector[:offset]])
 
 
+def contracted_qsgd(vector: np.ndarray, step: int, rank: int) -> np.ndarray:
+    blocks = drawn((-(-numpy_of.SIZE // 16), 16), rank, step, of=uniform)
+    return numpy_of.qsgd(vector, blocks.ravel(), levels=4, block=16) / (1 + min(16 / 4**2, np.sqrt(16) / 4))
+
+
 def qsgd(vector: np.ndarray, step: int, rank: int) -> np.ndarray:
     blocks = drawn((-(-numpy_of.SIZE // 16), 16), rank, step, 0, of=uniform)
     result = numpy_of.qsgd(in_bucket(vector, step), blocks.ravel(), levels=7, block=16)
@@ -272,6 +277,16 @@ for graph in numpy_of.SENDERS:
                 ),
             )
         )
+
+
+overrides = ("sync=decentralised", "sync.consensus_lr=0.3", "sync.levels=4", "sync.block=16")
+CASES.append(
+    (
+        (*overrides, "sync.compression=qsgd"),
+        lambda k: numpy_of.train(k, STEPS, after=numpy_of.choco("ring", k, 0.3, contracted_qsgd)),
+        lambda k: min(k - 1, 2) * -(-numpy_of.SIZE // 16) * (8 + 8),
+    )
+)
 
 
 @pytest.mark.slow
@@ -671,7 +686,7 @@ def test_a_memory_that_a_method_lacks_is_refused() -> None:
 @pytest.mark.parametrize("levels", [7, 8, 127])
 def test_qsgd_is_right_on_average_and_never_off_by_a_level(levels: int) -> None:
     vector = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    codec = codecs.Qsgd(levels, 100, Worker(seed=1))
+    codec = codecs.Qsgd(levels, 100, False, Worker(seed=1))
     total = torch.zeros(1000)
     for draw in range(400):
         message = codec.encode(vector, draw)
@@ -683,3 +698,56 @@ def test_qsgd_is_right_on_average_and_never_off_by_a_level(levels: int) -> None:
     assert len(message.payload) == (500 if levels <= 7 else 1000) + 4 * 10
     spread = vector.view(-1, 100).norm(dim=1).max() / levels / 2 / 20  # half a level over sqrt(400)
     assert (total / 400 - vector).abs().max() < 5 * spread
+
+
+@pytest.mark.parametrize(("levels", "block"), [(1, 4), (4, 512), (15, 512), (127, 512)])
+def test_qsgd_for_a_memory_is_a_contraction(levels: int, block: int) -> None:
+    """The mean square of the error is 1 - 1 / tau of the vector's at most, for each vector and block."""
+    tau = 1 + min(block / levels**2, block**0.5 / levels)
+    vectors = torch.randn(50 * block, generator=torch.Generator().manual_seed(0))
+    codec = codecs.of("qsgd", settings(levels=levels, block=block), Worker(seed=1), memory=True)
+    errors = torch.stack([codec.encode(vectors, draw).subtracted(vectors).square() for draw in range(200)])
+    blocks, sizes = errors.mean(0).view(-1, block).sum(1), vectors.square().view(-1, block).sum(1)
+    assert (blocks.sum() <= (1 - 1 / tau) * sizes.sum()).item()
+    assert (blocks <= (1 - 1 / tau) * sizes * 1.1).all()
+
+
+def settings(**changes: Any) -> Any:
+    return compose(["sync=decentralised", "division=open"]).sync.model_copy(update=changes)
+
+
+def apart(levels: int, consensus_lr: float, *, workers: int = 4, steps: int = 200) -> float:
+    """Return how far models are from their mean after averages in a ring, over what they are at first."""
+    codec = [codecs.of("qsgd", settings(levels=levels), Worker(rank=r), memory=True) for r in range(workers)]
+    models = torch.randn(workers, 2048, generator=torch.Generator().manual_seed(0))
+    first, public = (models - models.mean(0)).norm(), torch.zeros_like(models)
+    ring = torch.from_numpy(numpy_of.mixing("ring", workers, 0)).float()
+    for step in range(steps):
+        for rank, known in enumerate(public):
+            message = codec[rank].encode(models[rank] - known, step)
+            message.add(message.payload, known)
+        models += consensus_lr * (ring @ public - public)
+    return ((models - models.mean(0)).norm() / first).item()
+
+
+@pytest.mark.parametrize(("levels", "consensus_lr"), [(15, 0.34), (4, 0.1), (127, 1.0)])
+def test_models_agree_that_exchange_few_levels(levels: int, consensus_lr: float) -> None:
+    assert apart(levels, consensus_lr) < 1e-4
+
+
+def test_compression_needs_a_smaller_step_to_the_mean() -> None:
+    """Where little is lost the plain mean is kept."""
+    words = ["sync=decentralised", "division=open", "workers=4"]
+    for overrides in (
+        ["sync.compression=topk"],
+        ["sync.compression=randomk", "sync.density=0.5"],
+        ["sync.compression=sign"],
+        ["sync.compression=qsgd", "sync.levels=15"],
+    ):
+        with pytest.raises(
+            UserError, match=f"{overrides[0]} needs sync.consensus_lr below 1.*0.04 for topk"
+        ):
+            compose([*words, *overrides])
+        compose([*words, *overrides, "sync.consensus_lr=0.1"])
+    compose([*words, "sync.compression=qsgd"])
+    compose([*words, "sync.compression=topk", "sync.density=1"])
