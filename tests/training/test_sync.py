@@ -551,7 +551,7 @@ def majority(worker: Worker, votes: np.ndarray) -> np.ndarray:
     return weight.grad.numpy()
 
 
-def test_the_majority_decides_and_coins_decide_ties(pool: RankPool) -> None:
+def test_the_majority_decides_and_coins_decide_ties_and_zeros(pool: RankPool) -> None:
     size = 1001
     votes = np.random.default_rng(1).normal(size=(pool.workers, size)).astype(np.float32)
     results = pool.run(majority, votes)
@@ -559,8 +559,11 @@ def test_the_majority_decides_and_coins_decide_ties(pool: RankPool) -> None:
     for each in results:
         np.testing.assert_array_equal(each, results[0])
         np.testing.assert_array_equal(each[total != 0], np.sign(total[total != 0]))
-    ties = results[0][total == 0]
-    assert set(ties) == {-1.0, 1.0} and abs(ties.mean()) < 5 / np.sqrt(len(ties))
+    nobody = pool.run(majority, np.zeros_like(votes))
+    for each in nobody:
+        np.testing.assert_array_equal(each, nobody[0])
+    for undecided in (results[0][total == 0], nobody[0]):
+        assert set(undecided) == {-1.0, 1.0} and abs(undecided.mean()) < 5 / np.sqrt(len(undecided))
 
 
 def validated(worker: Worker, commands: list[tuple[str, ...]]) -> list[tuple[np.ndarray, ...]]:
@@ -744,9 +747,7 @@ def test_compression_needs_a_smaller_step_to_the_mean() -> None:
         ["sync.compression=sign"],
         ["sync.compression=qsgd", "sync.levels=15"],
     ):
-        with pytest.raises(
-            UserError, match=f"{overrides[0]} needs sync.consensus_lr below 1.*0.04 for topk"
-        ):
+        with pytest.raises(UserError, match=f"{overrides[0]} needs sync.consensus_lr below 1.*0.04 for topk"):
             compose([*words, *overrides])
         compose([*words, *overrides, "sync.consensus_lr=0.1"])
     compose([*words, "sync.compression=qsgd"])
