@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -564,6 +564,30 @@ def test_the_majority_decides_and_coins_decide_ties_and_zeros(pool: RankPool) ->
         np.testing.assert_array_equal(each, nobody[0])
     for undecided in (results[0][total == 0], nobody[0]):
         assert set(undecided) == {-1.0, 1.0} and abs(undecided.mean()) < 5 / np.sqrt(len(undecided))
+
+
+def averaged_gradients(worker: Worker, methods: list[str], dtype: torch.dtype) -> list[torch.Tensor]:
+    """Return the mean gradient of a matrix of that type, by each method."""
+    results = []
+    for method in methods:
+        model = nn.Linear(21, 15, bias=False).to(dtype)
+        overrides = ("sync=compression", f"sync.method={method}", "sync.density=1")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        sync = strategy.synchronise(model, optimizer, configured(worker, overrides))
+        drawn = torch.randn(2, 21, generator=torch.Generator().manual_seed(worker.rank)).to(dtype)
+        sync.module(drawn).sum().backward()  # all rows alike, so of rank 1
+        results.append(cast(torch.Tensor, model.weight.grad).float())
+    return results
+
+
+def test_weights_may_be_bf16(pool: RankPool) -> None:
+    methods = ["fp16", "bf16", "topk", "randomk", "qsgd", "powersgd"]
+    halves, wholes = (
+        pool.run(averaged_gradients, methods, dtype) for dtype in (torch.bfloat16, torch.float32)
+    )
+    for half, whole in zip(halves, wholes, strict=True):
+        for method, result, expected in zip(methods, half, whole, strict=True):
+            assert (result - expected).norm() < 0.05 * expected.norm(), method
 
 
 def validated(worker: Worker, commands: list[tuple[str, ...]]) -> list[tuple[np.ndarray, ...]]:

@@ -76,7 +76,8 @@ class Cast:
 
     def encode(self, vector: torch.Tensor, *position: int) -> Message:
         """Return the vector in half precision."""
-        return Message(vector.to(self.dtype), lambda payload, total: total.add_(payload))
+        half = vector.to(self.dtype, copy=True)  # also where it is one already: what is sent changes in place
+        return Message(half, lambda payload, total: total.add_(payload))
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ class TopK:
         size = count * vector.element_size()
 
         def add(payload: torch.Tensor, total: torch.Tensor) -> None:
-            total.index_add_(0, payload[size:].view(torch.int32), payload[:size].view(vector.dtype))
+            chosen = payload[size:].clone().view(torch.int32)  # cloned, so that it is aligned behind halves
+            total.index_add_(0, chosen, payload[:size].view(vector.dtype))
 
         return Message(torch.cat([vector[chosen].view(torch.uint8), numbers.view(torch.uint8)]), add)
 
