@@ -195,6 +195,11 @@ class SyncConfig(FrozenModel):
         """Whether rank 0's model and optimizer, which a checkpoint holds, are all that a restart needs."""
         return True
 
+    @property
+    def own_steps(self) -> bool:
+        """Whether a worker steps with a gradient of its own, so that its loss scale may skip a step alone."""
+        return False
+
     def check(self, *, workers: int, precision: Precision) -> None:
         """Raise UserError where the strategy cannot combine what so many workers compute, two at least."""
 

@@ -46,3 +46,8 @@ class Config(SyncConfig):
     def restarts(self) -> bool:
         """False: models and momentum are each worker's own."""
         return False
+
+    @property
+    def own_steps(self) -> bool:
+        """True."""
+        return True
