@@ -209,7 +209,8 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
                 experiment.sync.check(workers=experiment.workers, precision=precision)
             except UserError as error:
                 errors.append(str(error))
-        can = [choice for choice in task.PRECISIONS if device == "cuda" or choice not in GPU_ONLY]
+        cannot = task.CPU_ONLY if device == "cuda" else GPU_ONLY
+        can = [choice for choice in task.PRECISIONS if choice not in cannot]
         if precision not in can:
             backend = f"backend={experiment.backend.name}"
             errors.append(

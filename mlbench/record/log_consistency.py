@@ -141,7 +141,8 @@ def _of_order(every: Sequence[Measured], experiment: Experiment) -> Iterator[str
             yield f"the validation at step {now.step} has {len(ranks)} ranks of {experiment.workers}"
         value = now.metrics.get(goal.metric) if goal else None
         reached = goal is not None and value is not None and goal.reached(value)
-        if reached != now.goal_reached or (reached and now is not every[-1][0]):
+        finite = None not in now.metrics.values()  # else the run has diverged, whatever the goal
+        if (finite and reached != now.goal_reached) or (reached and now is not every[-1][0]):
             yield f"the validation at step {now.step} and the goal contradict each other"
 
 

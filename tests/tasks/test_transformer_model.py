@@ -100,7 +100,7 @@ def test_a_decoder_layer_is_torchs():
         tgt_is_causal=True,
         memory_key_padding_mask=~PRESENT,
     )
-    output, _ = ours(x, ours.cross_attn.keys(memory), keep_mask=PRESENT[:, None, None])
+    output, _ = ours(x, memory, keep_mask=PRESENT[:, None, None])
     torch.testing.assert_close(output, expected)
 
 
@@ -119,7 +119,7 @@ def test_one_embedding_reads_both_languages_and_writes_the_target():
     names = [name for name, weight in ours.named_parameters() if 23 in weight.shape]
     assert names == ["embedding.weight"]
     x = torch.randn(2, 3, 16)
-    expected = ours.decoder_norm(x) @ ours.embedding.weight.t()
+    expected = ours.decoder_norm(x) @ ours.embedding["weight"].t()
     torch.testing.assert_close(ours._classify(x), expected)
 
 
