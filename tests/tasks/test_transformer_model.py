@@ -163,3 +163,16 @@ def test_every_weight_gets_a_gradient():
     ours = model(dropout=0.1)
     ours(sentences(), LENGTHS, sentences(4, seed=3)).logsumexp(2).sum().backward()
     assert all(weight.grad is not None and weight.grad.any() for weight in ours.parameters())
+
+
+def test_a_seed_gives_the_weights_that_an_embedding_module_would_leave() -> None:
+    """An nn.Embedding draws numbers of its own first, and a release's seeds stand for what follows."""
+    sizes = {"d_model": 32, "ffn": 64, "heads": 4, "layers": 1, "dropout": 0.1}
+    torch.manual_seed(3)
+    made = Transformer(100, **sizes)
+    torch.manual_seed(3)
+    weight = nn.Embedding(100, 32).weight
+    nn.init.normal_(weight, std=32**-0.5)
+    layer = EncoderLayer(32, 64, 4, 0.1)
+    assert torch.equal(made.embedding["weight"], weight)
+    assert torch.equal(made.encoder[0].self_attn.inputs.weight, layer.self_attn.inputs.weight)

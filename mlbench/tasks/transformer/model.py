@@ -20,7 +20,8 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         # No nn.Embedding: the output reads it, too, and a unit of fsdp has its weights in its forward only.
-        self.embedding = nn.ParameterDict({"weight": torch.empty(vocabulary, d_model)})
+        # Made as one, which draws random numbers: so a seed gives the weights that it gave in 0.2.
+        self.embedding = nn.ParameterDict({"weight": nn.Embedding(vocabulary, d_model).weight})
         nn.init.normal_(self.embedding["weight"], std=d_model**-0.5)
         sizes = (d_model, ffn, heads, dropout)
         self.encoder = nn.ModuleList(EncoderLayer(*sizes) for _ in range(layers))
