@@ -47,7 +47,7 @@ FILTERS = (
     ("key:01ab", "the beginning of a configuration's key"),
     ("study:scaling", "the runs of a study; study:a,b of two"),
     ("w4-1c9", "any part of a run's name"),
-    ("last", "the newest run"),
+    ("last", "the newest of those that all other filters select"),
 )
 EXIT_CODES = (
     ("0", "done"),
@@ -638,6 +638,10 @@ def _selection(args: Args, runs: Mapping[str, run_index.IndexEntry], filters: Se
         return chosen
 
     chosen = select.select(list(runs), filters, fields=lambda name: runs[name].fields, studies=study)
+    for name, _, value in (word.partition("=") for word in filters if chosen):
+        for text in value.split(",") if "," in value else ():
+            if not any(select.matches(entry.fields, name, [text]) for entry in runs.values()):
+                say(f"no finished run has {name}={text}", file=sys.stderr)
     plain = [word for word in filters if not chosen and not {"=", ":"} & set(word)]
     named = {entry.fields.get("study") for entry in runs.values()}
     if name := next((w for w in plain if w in named or run_folders.is_study(args.output_root, w)), None):
@@ -685,8 +689,8 @@ def _none(args: Args) -> str:
     for word in args.arguments:
         name, equals, value = word.partition("=")
         values = {str(row[name]) for row in rows if row.get(name) is not None} if equals else set()
-        if values and value not in values and "," not in value:
-            return f"{where} matches {word}{suggest(value, sorted(values))}"
+        if values.isdisjoint(value.split(",")) and values:
+            return f"{where} matches {word}{suggest(value.split(',')[0], sorted(values))}"
     return f"{where} matches {' '.join(args.arguments)}"
 
 

@@ -146,6 +146,11 @@ def test_list_selects(root: Path, capsys: Any) -> None:
     assert names("workers=3,4") == ["run-workers3-a", "run-workers4-taskresnet20-a"]
     assert names("workers=3,4", "task=logreg") == ["run-workers3-a"]
     assert names("status=goal_not_reached") == names("b-2") == ["2026-b-2"]
+    assert names("last", "workers=2") == ["2026-b-2"]  # the newest of those, not of all
+    assert names("workers=3,5", "task=logreg,resnt20") == ["run-workers3-a"]
+    assert results.main(["list", "workers=3,5", "task=logreg,resnt20", f"output_root={root}"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["no finished run has workers=5", "no finished run has task=resnt20"]
     assert results.main(["list", "source=mlbench-published", f"output_root={root}"]) == 2
     assert names("eligible=false") == names("eligible=False") == names()
     assert results.main(["list", "eligible=true", f"output_root={root}"]) == 2
