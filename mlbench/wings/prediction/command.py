@@ -183,9 +183,20 @@ def target(settings: Mapping[str, str], fitted: Measurements, output_root: Path)
     """Return the node, with the fields given, the network as stated or as a run measured it, and spot."""
     spot, name, network = _spot(settings, fitted), settings["hardware"], settings["network"]
     node = None if name in ("", "all") else forecast.profile(name)
-    given = {rate: text for rate in RATES if (text := settings[f"hardware.{rate}"])}
+    given = {rate: settings[f"hardware.{rate}"] for rate in RATES if settings[f"hardware.{rate}"]}
+    values = {rate: _positive(f"hardware.{rate}", text) for rate, text in given.items()}
+    if given and name == "all":
+        raise UserError("hardware=all takes no fields of a profile", hint="name a profile")
+    measured = {} if fitted.moved(node) else model.tier_runs(fitted)
+    known = {
+        tier: f"the runs measured it on {fitted.hardware.name}" for tier in measured if measured[tier].any()
+    }
+    known |= {model.BETWEEN: f"network={network} says it"} if network else {}
+    for tier, why in known.items():
+        if unused := [f"hardware.{rate}={text}" for rate, text in given.items() if rate.startswith(tier)]:
+            hint = "leave it out; network=1gbit,50us or hardware=NAME predicts for other links"
+            raise UserError(f"{unused[0]} states a link {model.TIERS[tier][0]}, but {why}", hint=hint)
     if given:
-        values = {rate: _positive(f"hardware.{rate}", text) for rate, text in given.items()}
         node = (node or fitted.hardware).model_copy(update=values)
     if not network:
         return Target(node, spot=spot)
@@ -196,6 +207,8 @@ def target(settings: Mapping[str, str], fitted: Measurements, output_root: Path)
 
 def _spot(settings: Mapping[str, str], fitted: Measurements) -> model.Spot | None:
     if not settings["spot"]:
+        if settings["restart"]:
+            raise UserError("restart= is of spot nodes, and spot= is not given", hint="e.g. spot=0.05")
         return None
     per_hour, restart_s = _positive("spot", settings["spot"]), fitted.startup_s
     if settings["restart"]:
@@ -540,8 +553,6 @@ def _frontier(
     args: Args, fit: Model, counts: Sequence[int], other: Target, limits: dict[str, float | None]
 ) -> int:
     """Print cost against time over all profiles with a price."""
-    if any(args.settings[f"hardware.{name}"] for name in RATES):
-        raise UserError("hardware=all takes no fields of a profile", hint="name a profile")
     offers, refused = forecast.frontier(fit, counts, other, date.today())
     answers, runs = forecast.pick(offers, **limits), fit.measurements
     about = f"{runs.title}, fitted at {_list(runs.counts)} workers; bars are 95 % intervals"
