@@ -31,6 +31,7 @@ from mlbench.terminal.args import (
     percentage,
     run_command,
     say,
+    warn,
 )
 from mlbench.tracking import ui
 
@@ -98,11 +99,11 @@ def _list(args: Args) -> int:
         print(run_table.text(rows, wide=args.options.wide))
         origins = Counter(row["source"] for row in rows)
         if elsewhere := [f"{origins[name]} {name}" for name in ("imported", "copied") if origins[name]]:
-            print(f"{', '.join(elsewhere)} of {format.counted(len(rows), 'run')}", file=sys.stderr)
+            warn(f"{', '.join(elsewhere)} of {format.counted(len(rows), 'run')}")
     if not rows and args.arguments:
         raise UserError(_none(args))
     if not rows and not args.json:
-        print(_none(args), file=sys.stderr)
+        warn(_none(args))
     return OK
 
 
@@ -156,7 +157,7 @@ def _show_study(args: Args, name: str) -> int:
     from mlbench.report import aggregates, grouping
     from mlbench.terminal import sweep_view
 
-    records = run_folders.study(args.output_root, name)
+    records = run_folders.study(args.output_root, name, complain=warn)
     if args.json:
         print(json.dumps([record.model_dump(mode="json") for record in records], indent=2))
         return OK
@@ -279,7 +280,7 @@ def _import(args: Args) -> int:
     for path, run, log in archive.load(archive.paths(args.arguments)):
         if isinstance(run, UserError):
             outcomes.append({"file": str(path), "outcome": "refused", "why": str(run)})
-            say(f"mlbench: {run}", file=sys.stderr)
+            warn(f"mlbench: {run}")
             continue
         outcome = importer.import_run(
             run, log, output_root=args.output_root, uri=uri, complete=complete, draw=show.draw_figures
@@ -383,17 +384,15 @@ def _site(args: Args) -> int:
         submission.check(folder) for path in args.arguments for folder in submission.folders(Path(path))
     ]
     for result in handed_in:
-        refused |= bool(result.refusals)
-        say(
-            "\n".join(f"mlbench: {result.entity}/{result.name}: {why}" for why in result.refusals),
-            file=sys.stderr,
-        )
-    records = [run for path in args.arguments for run in run_folders.readable(Path(path))]
+        for why in result.refusals:
+            refused = True
+            warn(f"mlbench: {result.entity}/{result.name}: {why}")
+    records = [run for path in args.arguments for run in run_folders.readable(Path(path), warn)]
     zips = [path for path in args.arguments if not submission.folders(Path(path))]
     for _, run, _ in archive.load(archive.paths([path for path in zips if not _runs_below(path)])):
         if isinstance(run, UserError):
             refused = True
-            say(f"mlbench: {run}", file=sys.stderr)
+            warn(f"mlbench: {run}")
         else:
             records.append(run)
     accepted = [result for result in handed_in if not result.refusals]
@@ -461,7 +460,7 @@ def _rcp(args: Args) -> int:
     from mlbench.tasks import rcp
 
     name = args.argument
-    files = rcp.files(run_folders.study(args.output_root, name))
+    files = rcp.files(run_folders.study(args.output_root, name, complain=warn))
     if not files:
         raise UserError(
             f"study {name} has no point of which {FEWEST} runs reached the goal",
@@ -498,7 +497,7 @@ def _delete(args: Args) -> int:
     if not args.options.yes:
         count = format.counted(len(runs), "run")
         for name, _ in runs:
-            say(name, file=sys.stderr)
+            warn(name)
         if not sys.stdin.isatty():
             raise UserError(f"delete asks before it deletes {count}", hint="--yes answers yes")
         print(f"delete {count} from {args.output_root} and MLflow? [y/N] ", end="", flush=True)
@@ -538,11 +537,11 @@ def _sync(args: Args) -> int:
     for name, why in studies.items():
         if why or not args.json:
             outcome = f"failed: {why}" if why else "written"
-            say(f"study {name}: {outcome}", file=sys.stderr if why else None)
+            (warn if why else say)(f"study {name}: {outcome}")
     if outcomes or args.json:
         _total(args, outcomes, sync.OUTCOMES)
     elif not studies:
-        print(_none(args), file=sys.stderr)
+        warn(_none(args))
     return (
         FAILED if any(studies.values()) or any(outcome["outcome"] == "failed" for outcome in outcomes) else OK
     )
@@ -568,7 +567,7 @@ def _verify(args: Args) -> int:
         if not args.json:
             say(f"{name}: {outcome}" + (f": {why}" if why else ""))
     for complaint in complaints:  # whatever was selected, nobody knows what these are
-        say(complaint, file=sys.stderr)
+        warn(complaint)
     _total(args, outcomes, reader.VERDICTS)
     good = not complaints and all(outcome["outcome"] == reader.VERDICTS[0] for outcome in outcomes)
     return OK if good else FAILED
@@ -641,7 +640,7 @@ def _selection(args: Args, runs: Mapping[str, run_index.IndexEntry], filters: Se
     for name, _, value in (word.partition("=") for word in filters if chosen):
         for text in value.split(",") if "," in value else ():
             if not any(select.matches(entry.fields, name, [text]) for entry in runs.values()):
-                say(f"no finished run has {name}={text}", file=sys.stderr)
+                warn(f"no finished run has {name}={text}")
     plain = [word for word in filters if not chosen and not {"=", ":"} & set(word)]
     named = {entry.fields.get("study") for entry in runs.values()}
     if name := next((w for w in plain if w in named or run_folders.is_study(args.output_root, w)), None):
@@ -655,7 +654,7 @@ def _runs(args: Args) -> dict[str, run_index.IndexEntry]:
     """Return all runs by name, oldest first; name those that cannot be read."""
     runs, complaints = run_index.entries(_existing(args))
     for complaint in complaints:
-        say(complaint, file=sys.stderr)
+        warn(complaint)
     return runs
 
 

@@ -8,10 +8,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sample
 from driven import EPOCH_S, Run
 
 import mlbench
@@ -63,6 +65,32 @@ def test_a_damaged_record_is_named_and_the_others_listed(root: Path, capsys: Any
     shown = capsys.readouterr()
     assert str(broken) in shown.err
     assert len(shown.out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "lacks"),
+    [
+        ("results show study:two-cores", True),
+        ("results show study:two-cores --csv", True),
+        ("results show study:two-cores --json", True),
+        ("results rcp two-cores to={tmp}/rcps", True),
+        ("predict two-cores task=logreg", True),
+        ("results site {tmp}/runs to={tmp}/site", False),  # its words are no study
+    ],
+)
+def test_an_answer_says_which_records_it_lacks(
+    command: str, lacks: bool, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = sample.copy(tmp_path / "runs")
+    broken = next(root.glob("*-logreg-w1-21daaa90/record.json"))
+    broken.write_text(broken.read_text()[:100])
+    monkeypatch.chdir(tmp_path)
+    name, *arguments = command.format(tmp=tmp_path).split()
+    main = import_module(f"mlbench.{name}").main
+    main([*arguments, f"output_root={root}"])
+    said = capsys.readouterr().err.splitlines()
+    assert any(line.startswith(f"{broken} is damaged") for line in said)
+    assert ("study two-cores: 1 of 12 planned runs have no record that can be used" in said) == lacks
 
 
 def test_a_reader_of_the_table_may_leave_early(root: Path) -> None:

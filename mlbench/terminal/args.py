@@ -217,6 +217,11 @@ def say(text: str, *, file: TextIO | None = None) -> None:
     print("\n".join(map(format.printable, text.splitlines())), file=file, flush=True)
 
 
+def warn(text: str) -> None:
+    """Print lines to standard error, as `say` does."""
+    say(text, file=sys.stderr)
+
+
 def _require_current_folder() -> None:
     try:
         os.getcwd()

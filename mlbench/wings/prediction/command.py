@@ -22,7 +22,7 @@ from mlbench.record.record import Record
 from mlbench.report.charts.frontier import TICKS_S, FrontierPoint
 from mlbench.report.charts.frontier import frontier as frontier_chart
 from mlbench.terminal import tables
-from mlbench.terminal.args import JSON, OK, OUTPUT_ROOT, Args, Command, seconds
+from mlbench.terminal.args import JSON, OK, OUTPUT_ROOT, Args, Command, seconds, warn
 from mlbench.wings.prediction import forecast, model
 from mlbench.wings.prediction.forecast import FURTHEST, WIDE, Forecast, HoldoutError, Offer, PredictedInterval
 from mlbench.wings.prediction.model import AS_MEASURED, Measurements, Model, NetworkCost, RunTimings, Target
@@ -231,7 +231,7 @@ def _records(names: Sequence[str], output_root: Path) -> list[Record]:
     word = names[0]
     if len(names) == 1:
         try:
-            return run_folders.study(output_root, word.removeprefix(STUDY))
+            return run_folders.study(output_root, word.removeprefix(STUDY), complain=warn)
         except UserError:
             if word.startswith(STUDY) or run_folders.is_study(output_root, word):
                 raise
