@@ -63,6 +63,7 @@ def flag(option: str, help: str) -> Options:
     return {option: {"action": "store_true", "help": help}}
 
 
+OUTPUTS = ("--json", "--csv", "--markdown", "--wide", "--cfg", "--dry-run", "--new")  # one at a time
 JSON = flag("--json", "print JSON, for scripts")
 CONFIG_DIR: Options = {
     "--config-dir": {
@@ -271,6 +272,7 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
     namespace, rest = parser(command, name).parse_known_args(rest)
     settings = {setting: default for setting, (default, _) in verb.settings.items()}
     arguments: list[str] = []
+    given: dict[str, str] = {}
     for word in rest:
         left, equals, value = word.partition("=")
         if word == "--" and word is not rest[-1]:
@@ -281,7 +283,9 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
         if equals and left in verb.settings:
             if not value:
                 raise UserError(f"{word} has no value", hint="leave it out for the default")
-            settings[left] = value
+            if left in given:
+                raise _twice(left, given[left], word)
+            settings[left], given[left] = value, word
         elif equals and left not in Experiment.model_fields and (meant := _near(left, verb)):
             raise UserError(f"{left} is unknown: did you mean {meant}?")
         elif equals and not verb.overrides and re.fullmatch(r"[a-z_][\w.]*", left):
@@ -326,8 +330,12 @@ def check_overrides(arguments: Sequence[str]) -> None:
             listed = (numbers[1] or numbers[2]).replace(" ", "")
             raise UserError(f"{word} is not a list of numbers", hint=f"write {name}={listed}")
         if name in names:
-            raise UserError(f"{name} is given twice: {names[name]} and {word}", hint="keep one of them")
+            raise _twice(name, names[name], word)
         names[name] = word
+
+
+def _twice(name: str, first: str, second: str) -> UserError:
+    return UserError(f"{name} is given twice: {first} and {second}", hint="keep one of them")
 
 
 def seconds(name: str, text: str) -> float:
@@ -395,8 +403,9 @@ def parser(command: Command, name: str | None = None) -> _Parser:
     )
     if not name:
         made.sections = command.sections
+    outputs = made.add_mutually_exclusive_group()
     for option, keywords in verb.options.items() if verb else ():
-        made.add_argument(option, **keywords)
+        (outputs if option in OUTPUTS else made).add_argument(option, **keywords)
     made.add_argument("--version", action="version", version=f"mlbench {mlbench.__version__}")
     return made
 
