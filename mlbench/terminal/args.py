@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -273,7 +274,7 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
     settings = {setting: default for setting, (default, _) in verb.settings.items()}
     arguments: list[str] = []
     given: dict[str, str] = {}
-    for word in rest:
+    for word, after in zip_longest(rest, rest[1:], fillvalue=""):
         left, equals, value = word.partition("=")
         if word == "--" and word is not rest[-1]:
             continue  # what follows are words, as they are without it
@@ -283,6 +284,8 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
         if equals and left in verb.settings:
             if not value:
                 raise UserError(f"{word} has no value", hint="leave it out for the default")
+            if value.endswith(",") and after and not {"=", "-"} & {after[0], *after}:
+                raise UserError(f"{word!r} ends in a comma", hint=f"write {word}{after} without spaces")
             if left in given:
                 raise _twice(left, given[left], word)
             settings[left], given[left] = value, word

@@ -5,6 +5,7 @@ import math
 import shutil
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -29,6 +30,7 @@ from mlbench.wings.prediction.model import AS_MEASURED, Measurements, Model, Net
 
 WIDEST = 110  # columns of a sentence; longer lines are hard to read
 LOUD = 0.3  # relative noise; a 95 % interval then spans a factor of 3 where nothing is extrapolated
+MOST_REASONS = 4  # that one sentence names
 POOR_FIT = 0.1  # relative error at a fitted count from which it is reported
 PUBLISHED, STUDY = "published:", "study:"
 PUBLISHED_ON = "gcp_n1_t4"  # the profile of the node of the published runs
@@ -162,10 +164,17 @@ def measurements(names: Sequence[str], output_root: Path, settings: Mapping[str,
                 raise UserError(f"{setting}={settings[setting]}: {first} has runs of {only} alone")
         return published_runs(task, backend=settings["backend"] or "nccl")
     records = _records(names, output_root)
+    title = " ".join(names)
+    if not records:
+        raise UserError(f"{title} has no finished run", hint=run_folders.results_command("list", output_root))
     for setting, group in FILTERS.items():
         if name := settings[setting]:
+            there = {getattr(record.experiment, group).name for record in records}
             records = [record for record in records if getattr(record.experiment, group).name == name]
-    return model.from_records(records, title=" ".join(names))
+            if not records:
+                sentence = f"{setting}={name}: {title} has runs of {', '.join(sorted(there))} alone"
+                raise UserError(sentence, hint="choose one of them")
+    return model.from_records(records, title=title)
 
 
 def to_fit(everything: Measurements, counts: str) -> Measurements:
@@ -554,6 +563,10 @@ def _frontier(
 ) -> int:
     """Print cost against time over all profiles with a price."""
     offers, refused = forecast.frontier(fit, counts, other, date.today())
+    if not offers:
+        reasons = Counter(refused.values()).most_common(MOST_REASONS)
+        why = "; ".join(f"{reason} ({counted(number, 'profile')})" for reason, number in reasons)
+        raise UserError(f"hardware=all: no profile can be predicted: {why}", hint="measure on one of them")
     answers, runs = forecast.pick(offers, **limits), fit.measurements
     about = f"{runs.title}, fitted at {_list(runs.counts)} workers; bars are 95 % intervals"
     title = f"Predicted cost and time to accuracy of {runs.task}"
