@@ -597,8 +597,14 @@ def _mlflow(args: Args) -> int:
         if name == word:
             run_id = run_folders.folder(args.output_root, word).name
         else:
-            run_id = parent_runs.run_id(study.load(study.folder(args.output_root, name)), name)
-    ui.serve(uri, *sync.location(uri, run_id), port=ui.port(args.settings["port"]), show=say)
+            plan = study.load(study.folder(args.output_root, name))
+            if plan is None:
+                run_folders.study(args.output_root, name)  # UserError where there is none
+            run_id = parent_runs.run_id(plan, name)
+    upload = run_folders.results_command("sync", args.output_root)
+    upload += " tracking_uri=..." if args.settings["tracking_uri"] else ""
+    ids = sync.location(uri, run_id, upload=upload)
+    ui.serve(uri, *ids, port=ui.port(args.settings["port"]), show=say)
     return OK
 
 

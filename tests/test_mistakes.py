@@ -190,6 +190,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         run.end("goal_reached")
     empty = tmp_path_factory.mktemp("empty")
     (empty / "no-archive.zip").write_text("text")
+    (empty / "broken").mkdir()
+    (empty / "broken" / "mlflow.db").write_text("no database")
     return {"root": str(root), "tmp": str(empty), "file": str(empty / "no-archive.zip")}
 
 
