@@ -136,7 +136,8 @@ def _show(args: Args) -> int:
         return _show_study(args, word.removeprefix("study:"))
     if args.options.markdown or args.options.csv or args.options.with_disturbed:
         raise UserError(
-            "--markdown, --csv and --with-disturbed are for a study's answer", hint="show study:NAME --csv"
+            "--markdown, --csv and --with-disturbed are for a study's answer",
+            hint=f"{COMMAND.program} show study:NAME --csv",
         )
     if re.fullmatch(MLFLOW_ID, word):
         from mlbench.tracking import sync
@@ -212,14 +213,19 @@ def _compare(args: Args) -> int:
     from mlbench.terminal import comparison
 
     if len(args.arguments) < 2:
-        raise UserError("compare takes A and B, two selections", hint="e.g. compare workers=1 workers=2")
+        raise UserError(
+            "compare takes A and B, two selections",
+            hint=f"e.g. {COMMAND.program} compare workers=1 workers=2",
+        )
     a, b, *narrow = args.arguments
     if any("=" not in word for word in narrow):
         raise UserError(f"compare takes two selections, got a third: {narrow[0]}", hint="quote a selection")
     limit = args.options.fail_if_slower
     runs = _runs(args)
     sides = [_records(args, _selection(args, runs, [*side.split(), *narrow])) for side in (a, b)]
-    compared = compare.compare(*sides, limit=limit, with_disturbed=args.options.with_disturbed)
+    listing = run_folders.results_command("list", args.output_root)
+    disturbed = args.options.with_disturbed
+    compared = compare.compare(*sides, limit=limit, with_disturbed=disturbed, listing=listing)
     text = comparison.text(compared, limit=limit, markdown=args.options.markdown)
     print(format.json_text(comparison.plain(compared)) if args.json else text)
     if any(pair.regression for pair in compared.pairs):
@@ -273,7 +279,7 @@ def _import(args: Args) -> int:
     from mlbench.tracking import archive, importer, sync
 
     if not args.arguments:
-        raise UserError("import takes zip files or folders", hint="import --help")
+        raise UserError("import takes zip files or folders", hint=f"{COMMAND.program} import --help")
     uri = args.settings["tracking_uri"] or default_store(args.output_root)
     complete = sync.uploaded_runs(uri)
     outcomes = []
@@ -306,7 +312,7 @@ def _check(args: Args) -> int:
     from mlbench.tracking import submission
 
     if not args.arguments:
-        raise UserError("check takes folders of submissions", hint="check --help")
+        raise UserError("check takes folders of submissions", hint=f"{COMMAND.program} check --help")
     places = [folder for path in args.arguments for folder in submission.folders(Path(path)) or [Path(path)]]
     checked = [submission.check(folder) for folder in dict.fromkeys(places)]
     entries = leaderboard.entries([result for result in checked if not result.refusals])
@@ -377,7 +383,9 @@ def _site(args: Args) -> int:
     from mlbench.tracking import archive, submission
 
     if not args.arguments:
-        raise UserError("site takes exports: zip files or folders of them", hint="results export writes them")
+        raise UserError(
+            "site takes exports: zip files or folders of them", hint=f"{COMMAND.program} export writes them"
+        )
     to = _folder(args, args.output_root / "site")
     refused = False
     handed_in = [
@@ -397,7 +405,7 @@ def _site(args: Args) -> int:
             records.append(run)
     accepted = [result for result in handed_in if not result.refusals]
     if not records and not accepted:
-        raise UserError("there is no run in these exports", hint="results export writes them")
+        raise UserError("there is no run in these exports", hint=f"{COMMAND.program} export writes them")
     records = list({record.run_id: record for record in records}.values())
     for path in site.write(records, to, submissions=accepted, predict=args.options.predict):
         print(path)
@@ -428,7 +436,7 @@ def _score(args: Args) -> int:
     check_overrides(args.arguments)
     weights, log = args.settings["weights"], args.settings["log"]
     if bool(weights) == bool(log):
-        raise UserError("score takes weights=FILE or log=FILE", hint="results score --help")
+        raise UserError("score takes weights=FILE or log=FILE", hint=f"{COMMAND.program} score --help")
     experiment = compose.compose(args.arguments)
     task, goal = experiment.task, experiment.target
     score = scoring.model(experiment, Path(weights)) if weights else scoring.log(experiment, Path(log))
@@ -459,7 +467,7 @@ def _rcp(args: Args) -> int:
     from mlbench.analysis.rcp import FEWEST
     from mlbench.tasks import rcp
 
-    name = args.argument
+    name = args.argument.removeprefix("study:")
     files = rcp.files(run_folders.study(args.output_root, name, complain=warn))
     if not files:
         raise UserError(

@@ -73,15 +73,15 @@ def test_a_damaged_record_is_named_and_the_others_listed(root: Path, capsys: Any
         ("results show study:two-cores", True),
         ("results show study:two-cores --csv", True),
         ("results show study:two-cores --json", True),
-        ("results rcp two-cores to={tmp}/rcps", True),
+        ("results rcp study:two-cores to={tmp}/rcps", True),
         ("predict two-cores task=logreg", True),
-        ("results site {tmp}/runs to={tmp}/site", False),  # its words are no study
+        ("results site {tmp}/there to={tmp}/site", False),  # its words are no study
     ],
 )
 def test_an_answer_says_which_records_it_lacks(
     command: str, lacks: bool, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = sample.copy(tmp_path / "runs")
+    root = sample.copy(tmp_path / "there")
     broken = next(root.glob("*-logreg-w1-21daaa90/record.json"))
     broken.write_text(broken.read_text()[:100])
     monkeypatch.chdir(tmp_path)
@@ -89,7 +89,8 @@ def test_an_answer_says_which_records_it_lacks(
     main = import_module(f"mlbench.{name}").main
     main([*arguments, f"output_root={root}"])
     said = capsys.readouterr().err.splitlines()
-    assert any(line.startswith(f"{broken} is damaged") for line in said)
+    way = f"python -m mlbench.results sync output_root={root} makes it again"
+    assert any(line.startswith(f"{broken} is damaged ({way}") for line in said)
     assert ("study two-cores: 1 of 12 planned runs have no record that can be used" in said) == lacks
 
 

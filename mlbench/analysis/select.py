@@ -40,7 +40,8 @@ def select(
         if equals:
             if runs and not any(name in fields(run) for run in runs):
                 names = sorted({field for run in runs for field in fields(run)})
-                raise UserError(f"{name} is unknown{suggest(name, names)}")
+                hint = "python -m mlbench.run --cfg job prints the fields of a run"
+                raise UserError(f"{name} is unknown{suggest(name, names)}", hint=hint)
             selected = [run for run in selected if matches(fields(run), name, accepted)]
         elif word.startswith("key:"):
             selected = [run for run in selected if fields(run)["key"].startswith(value)]

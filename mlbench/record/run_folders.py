@@ -1,7 +1,6 @@
 """The runs below an output_root, as folders: one a run, named as the run."""
 
 import os
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from mlbench.config.errors import UserError
 from mlbench.record import events, reader
 from mlbench.record import study as studies
+from mlbench.record.reader import results_command
 from mlbench.record.record import Record
 
 
@@ -88,18 +88,18 @@ def folder(output_root: Path, word: str) -> Path:
     if len(matches) == 1:
         return output_root / matches[0]
     if not word.strip():
-        raise UserError(f"{word!r} names no run", hint="show last")
+        raise UserError(f"{word!r} names no run", hint=results_command("show", output_root, "last"))
     if not runs and word == "last":
         raise UserError(f"there is no finished run in {output_root}", hint="python -m mlbench.run makes one")
     if not matches:
         unfinished = (output_root / word / events.NAME).exists()
         hint = results_command("sync" if unfinished else "list", output_root)
         if is_study(output_root, word):
-            hint = f"it is a study: show study:{word}"
+            hint = f"it is a study: {results_command('show', output_root, f'study:{word}')}"
         raise UserError(f"no finished run in {output_root} is called {word!r}", hint=hint)
     raise UserError(
         f"{word!r} is a part of {len(matches)} runs' names",
-        hint=f"the newest are {', '.join(matches[-2:])}; `show last` takes the newest of all",
+        hint=f"the newest are {', '.join(matches[-2:])}; last is the newest of all",
     )
 
 
@@ -133,11 +133,3 @@ def study(
         if lacking := sum((trial.point.key, trial.seed) not in done for trial in trials):
             complain(f"study {name}: {lacking} of {len(trials)} planned runs have no record that can be used")
     return planned
-
-
-def results_command(verb: str, output_root: Path) -> str:
-    """Return the command line of mlbench.results for runs that may lie elsewhere than `runs`, the default."""
-    command = ["python", "-m", "mlbench.results", verb]
-    if output_root.absolute() != Path("runs").absolute():
-        command.append(f"output_root={output_root}")
-    return shlex.join(command)

@@ -46,7 +46,7 @@ HYDRA = {  # options of Hydra's own command line, and what to use instead
     "--cfg": "python -m mlbench.run --cfg job prints the resolved configuration of one run",
     "--dryrun": "--dry-run shows the plan and an estimate, and starts nothing",
     "-n": "--dry-run shows the plan and an estimate, and starts nothing",
-    "--info": "use --cfg job to print the resolved configuration",
+    "--info": "--cfg job prints the resolved configuration",
     "--hydra-help": "use --help",
     "--package": "packages cannot be changed; write name=value",
     "--run": "a run needs no option; write name=value",
@@ -297,11 +297,11 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
             arguments.append(word)
     if arguments and not verb.arguments:
         sentence = f"{label} takes no further word, got: {' '.join(arguments)}"
-        raise UserError(sentence, hint=f"{label} --help")
+        raise UserError(sentence, hint=f"python -m mlbench.{label} --help")
     single = verb.arguments.strip("[]")
     if single.isalpha() and len(arguments) != 1 and (arguments or single == verb.arguments):
         sentence = f"{label} takes one {single}, got: {' '.join(arguments) or 'nothing'}"
-        raise UserError(sentence, hint=f"{label} --help")
+        raise UserError(sentence, hint=f"python -m mlbench.{label} --help")
     if getattr(namespace, "config_dir", None):
         arguments.append(overrides.search_word(namespace.config_dir))
     return Args(name, arguments, settings, namespace)
@@ -449,10 +449,11 @@ def _unknown_option(name: str, value: str, rest: Sequence[str], verb: Verb, labe
         following = rest[rest.index(name) + 1 :] if name in rest else []
         example = value or next((word for word in following if not word.startswith("-")), "VALUE")
         return f"{name} is not an option", f"write {bare}={example}"
-    if name in HYDRA and verb.overrides:
-        return f"{name} is not an option of {label}", HYDRA[name]
+    meant = HYDRA.get(name, "") if "name=value" in verb.arguments else ""
+    if meant and (not meant.startswith("--") or meant.split()[0] in verb.options):
+        return f"{name} is not an option of {label}", meant
     options = [*verb.options, "--help", "--version"]
-    return f"{name} is not an option of {label}{suggest(name, options)}", f"{label} --help"
+    return f"{name} is not an option of {label}{suggest(name, options)}", f"python -m mlbench.{label} --help"
 
 
 def _meant(arguments: Sequence[str], index: int) -> str:
