@@ -27,6 +27,7 @@ from mlbench.terminal.result_card import wrapped
 
 LABEL = 12  # columns of the first column
 BY_FIRST_RUN = "made by the first run"
+OWN_FILES = "files of your own, read when the run begins"
 NOTHING = "dry run: nothing was started or written"
 
 
@@ -103,7 +104,7 @@ def _check(experiment: Experiment) -> None:
     execute.check_launcher(experiment)
     execute.check(experiment)
     folders = {"output_root": experiment.output_root}
-    if connection.shares_files(experiment) and _data(experiment).endswith(BY_FIRST_RUN):
+    if connection.shares_files(experiment) and _data(experiment).endswith((BY_FIRST_RUN, OWN_FILES)):
         folders["data_root"] = experiment.data_root
     for name, folder in folders.items():
         execute.check_folder(name, folder)
@@ -213,7 +214,7 @@ def _data(experiment: Experiment) -> str:
             "the script has its own" if task.name == "script" else "every element is generated"
         )
     if registry.own_data(task):
-        return "files of your own, read when the run begins"
+        return OWN_FILES
     folder = experiment.data_root / task.dataset
     if not connection.shares_files(experiment):
         source = getattr(connection.load(experiment.cluster.name), "data_source", None)
