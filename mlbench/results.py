@@ -135,10 +135,8 @@ def _show(args: Args) -> int:
     if word.startswith("study:"):
         return _show_study(args, word.removeprefix("study:"))
     if args.options.markdown or args.options.csv or args.options.with_disturbed:
-        raise UserError(
-            "--markdown, --csv and --with-disturbed are for a study's answer",
-            hint=f"{COMMAND.program} show study:NAME --csv",
-        )
+        sentence = "--markdown, --csv and --with-disturbed are for a study's answer"
+        raise UserError(sentence, hint=f"{COMMAND.program} show study:NAME --csv")
     if re.fullmatch(MLFLOW_ID, word):
         from mlbench.tracking import sync
 
@@ -213,10 +211,7 @@ def _compare(args: Args) -> int:
     from mlbench.terminal import comparison
 
     if len(args.arguments) < 2:
-        raise UserError(
-            "compare takes A and B, two selections",
-            hint=f"e.g. {COMMAND.program} compare workers=1 workers=2",
-        )
+        raise UserError("compare takes A and B, two selections", hint=f"{COMMAND.program} compare --help")
     a, b, *narrow = args.arguments
     if any("=" not in word for word in narrow):
         raise UserError(f"compare takes two selections, got a third: {narrow[0]}", hint="quote a selection")
@@ -384,7 +379,7 @@ def _site(args: Args) -> int:
 
     if not args.arguments:
         raise UserError(
-            "site takes exports: zip files or folders of them", hint=f"{COMMAND.program} export writes them"
+            "site takes exports, or folders of them", hint=f"{COMMAND.program} export writes them"
         )
     to = _folder(args, args.output_root / "site")
     refused = False

@@ -90,10 +90,7 @@ def sweep(spec: SweepSpec) -> tuple[list[str], bool]:
     if spec.max_usd is not None:
         lines += _row("limit", f"max_usd={spec.max_usd:g}: no run starts that would exceed it")
     if spec.max_time_s is not None:
-        after = (
-            f"max_time={spec.max_time_s:g}s: no run starts that would end later than so long after the first"
-        )
-        lines += _row("limit", after)
+        lines += _row("limit", f"max_time={spec.max_time_s:g}s: no run starts that would end later")
     lines += _row("data", "; ".join(dict.fromkeys(map(_data, wanted.values()))))
     lines += _row("results", str(result.folder))
     return [*lines, NOTHING], any(point.refusal for point in points)
@@ -210,9 +207,7 @@ def _goal(experiment: Experiment) -> str:
 def _data(experiment: Experiment) -> str:
     task = experiment.task
     if task.dataset == registry.NO_DATASET:
-        return "none: " + (
-            "the script has its own" if task.name == "script" else "every element is generated"
-        )
+        return f"none: {'the script has its own' if task.name == 'script' else 'every element is generated'}"
     if registry.own_data(task):
         return OWN_FILES
     folder = experiment.data_root / task.dataset

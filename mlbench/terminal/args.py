@@ -284,10 +284,10 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
         if equals and left in verb.settings:
             if not value:
                 raise UserError(f"{word} has no value", hint="leave it out for the default")
-            if value.endswith(",") and after and not {"=", "-"} & {after[0], *after}:
+            if value.endswith(",") and re.match("[^-=][^=]*$", after):
                 raise UserError(f"{word!r} ends in a comma", hint=f"write {word}{after} without spaces")
             if left in given:
-                raise _twice(left, given[left], word)
+                raise UserError(f"{left} is given twice: {given[left]} and {word}", hint="keep one of them")
             settings[left], given[left] = value, word
         elif equals and left not in Experiment.model_fields and (meant := _near(left, verb)):
             raise UserError(f"{left} is unknown: did you mean {meant}?")
@@ -333,12 +333,8 @@ def check_overrides(arguments: Sequence[str]) -> None:
             listed = (numbers[1] or numbers[2]).replace(" ", "")
             raise UserError(f"{word} is not a list of numbers", hint=f"write {name}={listed}")
         if name in names:
-            raise _twice(name, names[name], word)
+            raise UserError(f"{name} is given twice: {names[name]} and {word}", hint="keep one of them")
         names[name] = word
-
-
-def _twice(name: str, first: str, second: str) -> UserError:
-    return UserError(f"{name} is given twice: {first} and {second}", hint="keep one of them")
 
 
 def seconds(name: str, text: str) -> float:

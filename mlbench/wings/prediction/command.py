@@ -8,6 +8,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from itertools import product
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -192,21 +193,22 @@ def target(settings: Mapping[str, str], fitted: Measurements, output_root: Path)
     """Return the node, with the fields given, the network as stated or as a run measured it, and spot."""
     spot, name, network = _spot(settings, fitted), settings["hardware"], settings["network"]
     node = None if name in ("", "all") else forecast.profile(name)
-    given = {rate: settings[f"hardware.{rate}"] for rate in RATES if settings[f"hardware.{rate}"]}
-    values = {rate: _positive(f"hardware.{rate}", text) for rate, text in given.items()}
+    texts = {rate: text for rate in RATES if (text := settings[f"hardware.{rate}"])}
+    given = {rate: _positive(f"hardware.{rate}", text) for rate, text in texts.items()}
     if given and name == "all":
         raise UserError("hardware=all takes no fields of a profile", hint="name a profile")
-    measured = {} if fitted.moved(node) else model.tier_runs(fitted)
-    known = {
-        tier: f"the runs measured it on {fitted.hardware.name}" for tier in measured if measured[tier].any()
-    }
+    tiers = [] if fitted.moved(node) else [t for t, runs in model.tier_runs(fitted).items() if runs.any()]
+    known = dict.fromkeys(tiers, f"the runs measured it on {fitted.hardware.name}")
     known |= {model.BETWEEN: f"network={network} says it"} if network else {}
-    for tier, why in known.items():
-        if unused := [f"hardware.{rate}={text}" for rate, text in given.items() if rate.startswith(tier)]:
+    for tier, rate in product(known, given):
+        if rate.startswith(tier):
             hint = "leave it out; network=1gbit,50us or hardware=NAME predicts for other links"
-            raise UserError(f"{unused[0]} states a link {model.TIERS[tier][0]}, but {why}", hint=hint)
+            sentence = (
+                f"hardware.{rate}={texts[rate]} states a link {model.TIERS[tier][0]}, but {known[tier]}"
+            )
+            raise UserError(sentence, hint=hint)
     if given:
-        node = (node or fitted.hardware).model_copy(update=values)
+        node = (node or fitted.hardware).model_copy(update=given)
     if not network:
         return Target(node, spot=spot)
     if any(output_root.glob(f"*{network}*/record.json")):
