@@ -22,6 +22,7 @@ from mlbench.config.experiment import (
     TaskConfig,
     TrainingConfig,
 )
+from mlbench.config.identity import flatten
 from mlbench.config.network import idle
 from mlbench.config.store_uri import check_store
 
@@ -193,6 +194,9 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
         problems.append(("", error))
         experiment = None
     if experiment is not None:
+        flags, plain = flatten(composed), flatten(experiment.plain())
+        errors += [f"{name}={str(value).lower()}: not a number" for name, value in flags.items()
+                   if isinstance(value, bool) and not isinstance(plain.get(name), bool)]  # fmt: skip
         faults = [idle(experiment.network), _unknown_algorithm(experiment.backend), _unserved(experiment)]
         errors += filter(None, faults)
         if experiment.network.emulated:

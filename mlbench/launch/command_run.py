@@ -47,6 +47,7 @@ def experiment_of(overrides: Sequence[str], command: Sequence[str]) -> Experimen
         raise UserError("goal= needs a metric", hint="task.metric='val_acc ([0-9.]+)' says where it is")
     experiment = experiment.model_copy(update={"task": task})
     execute.check(experiment)
+    execute.check_folder("output_root", experiment.output_root)
     return experiment
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -94,9 +95,18 @@ def find_all(output_root: Path, trials: Iterable[tuple[str, int]]) -> dict[tuple
     return runs
 
 
+def results_command(verb: str, output_root: Path, *words: str) -> str:
+    """Return the command line of mlbench.results for runs that may lie elsewhere than `runs`, the default."""
+    command = ["python", "-m", "mlbench.results", verb, *words]
+    if output_root.absolute() != Path("runs").absolute():
+        command.append(f"output_root={output_root}")
+    return shlex.join(command)
+
+
 def _hint(path: Path) -> str:
-    run = path.parent.name
-    return f"results sync makes it again from a whole event log; results delete {run} deletes the run"
+    sync = results_command("sync", path.parent.parent)
+    delete = results_command("delete", path.parent.parent, path.parent.name)
+    return f"{sync} makes it again from a whole event log; {delete} deletes the run"
 
 
 def _located(record: Record, folder: Path) -> Record:

@@ -7,6 +7,7 @@ dead server or by its own death, writes everything once more.
 
 import json
 import os
+import re
 import sqlite3
 import tempfile
 import threading
@@ -312,7 +313,10 @@ def reachable(uri: str) -> Iterator[None]:
         raise  # it says already what is wrong
     except Exception as error:  # whatever MLflow and what lies below it raise
         reason = without_credentials(str(error)).splitlines()[0]
-        raise UserError(
-            f"the MLflow store {without_credentials(uri)} does not answer: {reason}",
-            hint="start it, or name another with tracking_uri=",
-        ) from error
+        what, hint = "does not answer", "start it, or name another with tracking_uri="
+        if uri.startswith(SQLITE):
+            what, hint = "cannot be used", "name another with tracking_uri="
+            if re.search("not a database|malformed", reason):
+                hint = "move the file away, and python -m mlbench.results sync makes it again"
+        sentence = f"the MLflow store {without_credentials(uri)} {what}: {reason}"
+        raise UserError(sentence, hint=hint) from error

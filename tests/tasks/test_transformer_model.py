@@ -175,4 +175,5 @@ def test_a_seed_gives_the_weights_that_an_embedding_module_would_leave() -> None
     nn.init.normal_(weight, std=32**-0.5)
     layer = EncoderLayer(32, 64, 4, 0.1)
     assert torch.equal(made.embedding["weight"], weight)
-    assert torch.equal(made.encoder[0].self_attn.inputs.weight, layer.self_attn.inputs.weight)
+    weights = dict(made.named_parameters())
+    assert torch.equal(weights["encoder.0.self_attn.inputs.weight"], layer.self_attn.inputs.weight)
