@@ -33,8 +33,11 @@ SPOT_LABELS = {
 RESERVED = ((4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (math.inf, 0.02))
 EVICTION_GIB = 0.1  # GiB below which the kubelet evicts, as above
 SERVICES_GIB = 1.0  # GiB for the pods of the node's own services: network, logs, metrics, device plug-in
-# Copies a folder between a bucket and the pod, with whatever identity the pod has
-COPY = "import sys; from pyarrow import fs; fs.copy_files(sys.argv[1], sys.argv[2])"
+# Copies a folder between a bucket and the pod, with whatever identity the pod has; pyarrow makes no target
+COPY = (
+    "import os, sys; from pyarrow import fs; source, target = sys.argv[1:]; "
+    "'://' in target or os.makedirs(target, exist_ok=True); fs.copy_files(source, target)"
+)
 
 
 def allocatable_gib(memory_gib: float) -> int:
