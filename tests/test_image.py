@@ -12,6 +12,8 @@ import pytest
 from conftest import ROOT
 from packaging import requirements, utils
 
+from mlbench.record import official
+
 DOCKERFILE = (ROOT / "image" / "Dockerfile").read_text()
 
 
@@ -31,6 +33,12 @@ def test_the_image_ends_as_another_user_and_copies_only_what_the_builder_gets() 
     given = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert {word.removeprefix("./") for word in copied} == given
     assert [name for name in given if not (ROOT / name).exists()] == []
+
+
+def test_the_image_finds_the_driver_where_gke_mounts_it() -> None:
+    run = DOCKERFILE[DOCKERFILE.index(" AS run") :]
+    assert "=".join(official.DRIVER) in run.split()
+    assert "PATH=/usr/local/nvidia/bin:$PATH" in run.split()  # nvidia-smi
 
 
 def test_every_base_is_pinned_and_every_install_has_hashes_and_one_index() -> None:
