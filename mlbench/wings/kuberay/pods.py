@@ -28,7 +28,10 @@ SPOT_LABELS = {
 }
 
 
-# Share of a node's memory that GKE keeps for itself, by parts of the memory in GiB; EKS keeps less
+# Of the memory of a machine that the kernel keeps, of all and in GiB (kubernetes/autoscaler,
+# cluster-autoscaler/cloudprovider/gce/reserved.go, read 2026-11-25)
+KERNEL_SHARE, KERNEL_GIB = 1 / 64, 0.08
+# Share of what is left that GKE keeps for itself, by parts of the memory in GiB; EKS keeps less
 # (cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes, read 2026-11-24)
 RESERVED = ((4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (math.inf, 0.02))
 EVICTION_GIB = 0.1  # GiB below which the kubelet evicts, as above
@@ -42,6 +45,7 @@ COPY = (
 
 def allocatable_gib(memory_gib: float) -> int:
     """Return the whole GiB that a node of so much memory has for a pod of ours."""
+    memory_gib -= memory_gib * KERNEL_SHARE + KERNEL_GIB
     left, reserved = memory_gib, 0.0
     for size, share in RESERVED:
         reserved += share * min(left, size)
