@@ -103,7 +103,9 @@ def test_a_cluster_comes_up_and_goes_without_a_trace(cloud: Aws, tmp_path: Path)
     system = eks.describe_nodegroup(clusterName="mlbench-lab", nodegroupName="system")["nodegroup"]
     assert system["labels"] == {"mlbench/role": "system"}
     assert {name for _, name in cloud.addons} == {"vpc-cni", "eks-pod-identity-agent", "aws-ebs-csi-driver"}
-    assert json.loads((tmp_path / "applied.json").read_text())["provisioner"] == "ebs.csi.aws.com"
+    volumes = json.loads((tmp_path / "applied.json").read_text())
+    assert volumes["provisioner"] == "ebs.csi.aws.com"
+    cloud.claim(volumes["parameters"])
     policies = cloud.client("iam").list_attached_role_policies(RoleName="mlbench-lab-pods-eks")
     assert [policy["PolicyName"] for policy in policies["AttachedPolicies"]] == ["AmazonEBSCSIDriverPolicy"]
     expiry = cloud.client("autoscaling").describe_scheduled_actions()["ScheduledUpdateGroupActions"]
