@@ -29,6 +29,7 @@ GRACE_S = 5.0  # s from a pod that is lost, or a RayJob that was deleted, to the
 # whose pod is lost writes something more, or it is (Ray misses a worker within 70 s)
 LOST_S = 120.0
 OUTAGE_S = 900.0  # s for which the API server may not answer before the run is left alone
+OPERATOR_S = 120.0  # s after which a RayJob without a status or a pod has no operator
 SILENCE_S = 120.0  # s without a line after which the log is asked for again
 # KubeRay v1.7.0, JobDeploymentStatus and JobStatus
 ENDED = {"Complete", "Failed", "ValidationFailed", "SUCCEEDED", "FAILED", "STOPPED"}
@@ -43,7 +44,7 @@ class JobFollower:
         self.job: Object = {}
         self.pods: dict[str, Object] = {}  # every pod that was seen, as it was last
         self._api, self._namespace, self._name, self._group = api, namespace, name, group
-        self._total = pods
+        self._total, self._began = pods, clock.monotonic()
         self._present: dict[str, Object] = {}
         self._queue: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._over = threading.Event()
@@ -209,6 +210,8 @@ class JobFollower:
         if self._ended is not None:
             refused = self._status("jobDeploymentStatus") == "ValidationFailed"
             return refused or now - max(self._ended, self._event_time) > LATE_S
+        if not self._answered and now - self._began > OPERATOR_S:
+            return True
         trains = self._events and not self._failed
         return self._hint is not None and now - max(self._hint[1], self._event_time) > (
             LOST_S if trains else GRACE_S
@@ -239,6 +242,10 @@ class JobFollower:
             yield from self._take(*self._queue.get())
 
     @property
+    def _answered(self) -> bool:
+        return bool(self.job.get("status") or self.pods)
+
+    @property
     def _preempted(self) -> bool:
         return self._hint is not None and self._hint[0].preempted
 
@@ -256,6 +263,8 @@ class JobFollower:
 
     def _failure(self) -> str:
         """Return why a RayJob that has ended left no complete event log."""
+        if not self._answered:
+            return f"no KubeRay operator answers: after {OPERATOR_S:g} s the RayJob has no status and no pod"
         reason, message = self._status("reason"), self._status("message")
         if self._status("jobDeploymentStatus") == "ValidationFailed":
             return f"KubeRay refuses the RayJob: {message}; --cfg manifest shows the object"

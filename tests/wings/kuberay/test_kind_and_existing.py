@@ -22,12 +22,13 @@ KIND = """case "$1 $2" in
 esac"""
 KUBECTL = """case "$*" in
 *"get crd"*) test -e {here}/crd && echo crd/rayjobs.ray.io;;
+*"wait deployment"*"kuberay-operator,kuberay"*) test -e {here}/operator || test -s {here}/release;;
 *"get nodes"*) grep -o '"mlbench-id": "[0-9a-f]*"' {here}/config.json | head -1 | grep -q "$(echo "$*" \
 | sed 's/.*mlbench-id=//')" && echo node/lab || true;;
 esac"""
 HELM = """echo "$*" >> {here}/helm.log
 case "$1" in
-upgrade) echo "$*" | sed 's/.*mlbench-id=//' > {here}/release;;
+upgrade) touch {here}/crd; echo "$*" | sed 's/.*mlbench-id=//' > {here}/release;;
 list) if test -s {here}/release && test "$(cat {here}/release)" = "$(echo "$*" | sed 's/.*mlbench-id=//')"
   then echo '[{{"name": "kuberay-operator", "namespace": "kuberay-system"}}]'; else echo '[]'; fi;;
 uninstall) : > {here}/release;;
@@ -94,7 +95,7 @@ def test_a_kind_cluster_that_took_the_name_is_not_deleted(here: Path) -> None:
 
 
 def test_an_operator_that_was_there_stays(here: Path) -> None:
-    (here / "crd").touch()
+    (here / "operator").touch()
     up("existing", context="lab")
     lifecycle.down("lab", print)
     assert [line.split()[0] for line in (here / "helm.log").read_text().splitlines()] == ["list"]
@@ -106,3 +107,6 @@ def test_an_operator_of_ours_is_taken_away(here: Path) -> None:
     lifecycle.down("lab", print)
     commands = [line.split()[0] for line in (here / "helm.log").read_text().splitlines()]
     assert commands == ["upgrade", "list", "uninstall", "list"]
+    assert (here / "crd").exists()  # helm leaves it, and an operator it is not
+    up("existing", context="lab")
+    assert (here / "helm.log").read_text().splitlines()[-1].startswith("upgrade")

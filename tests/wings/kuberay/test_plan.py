@@ -64,7 +64,7 @@ def test_no_command_opens_an_address_or_reads_a_shell(provider: str) -> None:
     arguments = [word for step in steps for word in step.argv]
     assert all(isinstance(word, str) for word in arguments)
     assert not any("firewall" in word or "0.0.0.0/0" in word or "LoadBalancer" in word for word in arguments)
-    assert steps[-1].unless is not None and "rayjobs.ray.io" in steps[-1].unless
+    assert steps[-1].unless is not None and "--for=condition=Available" in steps[-1].unless
 
 
 @pytest.mark.parametrize(

@@ -281,6 +281,10 @@ def mistaken(cluster: FakeCluster, job: Any) -> None:
     cluster.status(job, "Failed", jobStatus="FAILED", reason="AppFailed", message="exit code 2")
 
 
+def ignored(cluster: FakeCluster, job: Any) -> None:
+    """No operator: the RayJob stays as it was created."""
+
+
 def deleted(cluster: FakeCluster, job: Any) -> None:
     starts(cluster, job)
     cluster.remove("rayjobs", job["metadata"]["name"])
@@ -312,6 +316,7 @@ def shut_down(cluster: FakeCluster, job: Any) -> None:
         (refused, "failed", "KubeRay refuses the RayJob: the spec is invalid"),
         (too_long, "failed", "it took longer than cluster.limit_s"),
         (mistaken, "failed", "workers=2 needs 2 CPUs, the cluster has room for 1 on 1 node(s)"),
+        (ignored, "failed", "no KubeRay operator answers: after 120 s the RayJob has no status"),
         (deleted, "failed", "somebody deleted the RayJob"),
         (taken, "preempted", "on the node worker-1 is lost: its node does not answer any more"),
         (gone, "preempted", "is gone from the node worker-1"),
