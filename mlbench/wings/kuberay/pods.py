@@ -23,7 +23,7 @@ DATA, RESULTS, SCRATCH = "/data", "/results", "/tmp"  # paths in the pods
 MOUNTS = {"scratch": SCRATCH, "shared-memory": "/dev/shm"}
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "MLFLOW_DISABLE_TELEMETRY": "true"}
 SPOT_LABELS = {
-    "gcp": ("cloud.google.com/gke-spot", "true"),  # GKE, "Spot VMs"
+    "gke": ("cloud.google.com/gke-spot", "true"),  # GKE, "Spot VMs"
     "aws": ("eks.amazonaws.com/capacityType", "SPOT"),  # EKS, "Managed node groups"
 }
 
@@ -86,7 +86,8 @@ def worker_selector(experiment: Experiment) -> dict[str, str]:
     config = cluster_config(experiment)
     labels = dict(config.worker_node_labels)
     if config.spot:
-        provider = experiment.hardware.name.split("_")[0]
+        machine = experiment.hardware.machine
+        provider = machine.provider if machine else ""
         if provider not in SPOT_LABELS:
             raise UserError(
                 f"cluster.spot=true: no label is known for spot nodes of hardware={experiment.hardware.name}",
@@ -128,7 +129,7 @@ def workers(experiment: Experiment, group: str) -> Object:
         spec["initContainers"] = [copy]
     spec["tolerations"] = [
         *_tolerations(ROLE, experiment.hardware.gpu_resource),
-        *(_tolerations(SPOT_LABELS["gcp"][0]) if config.spot else ()),
+        *(_tolerations(SPOT_LABELS["gke"][0]) if config.spot else ()),
     ]
     # No two worker pods share a node, whichever run they are of: they would share what is measured.
     spec["affinity"] = {"podAntiAffinity": _together({ROLE: "worker"}, "kubernetes.io/hostname")}

@@ -300,6 +300,12 @@ def test_a_pod_leaves_its_node_what_the_cloud_keeps_and_a_gib_for_services(
     assert 0.96 * allocatable_gib - 2 < pods.allocatable_gib(memory_gib) <= allocatable_gib - 0.6
 
 
+@pytest.mark.parametrize("name", ["mlbench_2021_n1_t4", "gcp_n1_t4"])
+def test_spot_nodes_are_those_of_the_profile_s_provider(name: str) -> None:
+    experiment = compose((*CPU, f"hardware={name}", "cluster.spot=true"))
+    assert pods.worker_selector(experiment)["cloud.google.com/gke-spot"] == "true"
+
+
 def test_every_profile_of_a_cloud_states_the_memory_of_its_node() -> None:
     for file in (ROOT / "conf" / "hardware").glob("*.yaml"):
         profile = yaml.safe_load(file.read_text())

@@ -1,6 +1,7 @@
 """What a cluster would be and cost, without a cloud, its tools or credentials."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from mlbench.config.compose import compose, hardware
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Price
 from mlbench.record.overhead import hourly
+from mlbench.wings.kuberay import rayjob
 from mlbench.wings.kuberay.provisioning import aws, plan
 
 IDLE = {"ray", "torch", "mlflow", "kubernetes", "numpy", "scipy", "pyarrow", "psutil", "rich"}
@@ -106,6 +108,14 @@ def test_a_cap_is_kept_to_the_cent_and_nodes_are_those_that_the_workers_need() -
     assert aws.variables(spec)["workers"] == 2 and " workers=8 " in plan.run_command(spec)
     with pytest.raises(UserError, match="which is above max_usd"):
         parse("aws", creating=True, max_usd=f"{most - 0.01:.2f}", **settings)
+
+
+@pytest.mark.parametrize("provider", ["kind", "existing"])
+def test_the_printed_command_of_a_run_is_taken_once_its_nodes_are_described(provider: str) -> None:
+    command = plan.run_command(parse(provider, context="lab", workers="2"))
+    for placeholder, value in (("=CPUS", "=2"), ("=GIB", "=8"), ("DIGEST", 64 * "0")):
+        command = command.replace(placeholder, value)
+    assert rayjob.worker_pods(compose(shlex.split(command)[3:])) == 2
 
 
 def test_the_device_plug_in_is_scheduled_where_the_plan_puts_gpus() -> None:
