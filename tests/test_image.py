@@ -41,6 +41,14 @@ def test_the_image_finds_the_driver_where_gke_mounts_it() -> None:
     assert "PATH=/usr/local/nvidia/bin:$PATH" in run.split()  # nvidia-smi
 
 
+def test_the_scan_asks_for_what_can_be_mended_and_the_build_mends_what_debian_has() -> None:
+    """Debian lists vulnerabilities without a fix, so a scan that counts those ends every build."""
+    (scan,) = re.findall(r"^grype (.*)$", (ROOT / "image" / "build").read_text(), re.M)
+    assert {"--only-fixed", "--fail-on"} <= set(scan.split())
+    run = DOCKERFILE[DOCKERFILE.index(" AS run") :]
+    assert re.search(r"apt-get update \\\n && apt-get upgrade --yes", run)
+
+
 def test_every_base_is_pinned_and_every_install_has_hashes_and_one_index() -> None:
     (base,) = re.findall(r"^ARG BASE=(\S+)", DOCKERFILE, re.M)
     assert re.fullmatch(r"[\w./-]+:\d+\.\d+\.\d+-slim-\w+", base)  # image/build adds the digest
