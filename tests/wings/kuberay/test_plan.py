@@ -118,6 +118,21 @@ def test_the_printed_command_of_a_run_is_taken_once_its_nodes_are_described(prov
     assert rayjob.worker_pods(compose(shlex.split(command)[3:])) == 2
 
 
+@pytest.mark.parametrize(
+    ("settings", "taint"), [({}, "nvidia.com/gpu"), ({"hardware": "aws_m5_xlarge"}, "mlbench/role")]
+)
+def test_only_pods_that_tolerate_it_run_beside_what_is_measured_on_aws(settings: dict, taint: str) -> None:
+    """NVIDIA's device plug-in tolerates the first alone."""
+    assert aws.variables(parse("aws", **settings))["worker_taint"]["key"] == taint
+
+
+@pytest.mark.parametrize(("name", "tainted"), [("gcp_n1_t4", False), ("gcp_n1_standard_4", True)])
+def test_only_pods_that_tolerate_it_run_beside_what_is_measured_on_gke(name: str, tainted: bool) -> None:
+    """GKE itself taints nodes with GPUs."""
+    text = plan.text(parse("gke", hardware=name))
+    assert ("--node-taints=mlbench/role=worker:NoSchedule" in text) is tainted
+
+
 def test_the_device_plug_in_is_scheduled_where_the_plan_puts_gpus() -> None:
     """By the labels that Terraform gets; tests/wings/kuberay/test_aws.py sees them on the node group."""
     assert device_plugin.scheduled(aws.variables(parse("aws"))["worker_labels"], "nvidia.com/gpu")

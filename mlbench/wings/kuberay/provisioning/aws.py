@@ -10,11 +10,14 @@ from typing import Any
 from mlbench import clock
 from mlbench.config.errors import UserError
 from mlbench.record.overhead import overhead
+from mlbench.wings.kuberay.pods import ROLE
 from mlbench.wings.kuberay.provisioning import journal, kubernetes
 from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, ProvisioningStep, Resource, Run
 
 LOCK_WAIT = "30m"  # that a command waits for one that still holds the state, e.g. of a killed `up`
 IMAGES = {True: "AL2023_x86_64_NVIDIA", False: "AL2023_x86_64_STANDARD"}  # by whether nodes have GPUs
+# By the same: NVIDIA's device plug-in tolerates no other
+TAINTS = {True: {"key": "nvidia.com/gpu", "value": "present"}, False: {"key": ROLE, "value": "worker"}}
 
 
 def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:
@@ -53,7 +56,7 @@ def variables(spec: ClusterSpec) -> dict[str, Any]:
         "worker_type": spec.machine.type,
         "workers": spec.nodes,
         "spot": spec.spot,
-        "gpu": spec.hardware.gpus > 0,
+        "worker_taint": TAINTS[spec.hardware.gpus > 0],
         "image": IMAGES[spec.hardware.gpus > 0],
         "worker_labels": kubernetes.DEVICE_PLUGIN_LABEL if spec.hardware.gpus else {},
         "disk_gb": spec.disk_gb or beside.disk_gb,
