@@ -12,6 +12,7 @@ RayJob, its pods and its log to the end are asked for anew. A log that cannot be
 import queue
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from mlbench import clock
@@ -137,7 +138,7 @@ class JobFollower:
         self._present = own
         self.pods |= pods
         if self._events == 0:
-            waiting = diagnosis.unschedulable(own.values())
+            waiting = self._waiting()
             yield from self._say(waiting or diagnosis.summary(own.values(), total=self._total))
 
     def _see_line(self, line: str) -> Iterator[dict[str, Any]]:
@@ -269,7 +270,7 @@ class JobFollower:
         if self._status("jobDeploymentStatus") == "ValidationFailed":
             return f"KubeRay refuses the RayJob: {message}; --cfg manifest shows the object"
         if reason == "PreRunningDeadlineExceeded":
-            waiting = diagnosis.unschedulable(self._present.values())
+            waiting = self._waiting()
             return "its pods did not all run within cluster.provision_s" + (f": {waiting}" if waiting else "")
         if reason == "DeadlineExceeded":
             return "it took longer than cluster.limit_s"
@@ -278,6 +279,15 @@ class JobFollower:
             return own[-1].removeprefix("mlbench: ")
         said = f"; it printed at last: {self._last_lines[-1]}" if self._last_lines else ""
         return f"the RayJob ended as {reason or self._status('jobStatus') or 'Failed'}: {message}{said}"
+
+    def _waiting(self) -> str | None:
+        """Return why pods wait for a node, also in the newest words of the cluster's autoscaler."""
+        waiting = diagnosis.unschedulable(self._present.values())
+        if waiting:
+            with suppress(ApiError):
+                events = self._api.get(path("v1", "Event", self._namespace))["items"]
+                waiting += diagnosis.scale_up(events, self._present)
+        return waiting
 
     def _prints(self, pod: Object) -> bool:
         """Return whether a container of the pod follows the output of this run."""

@@ -79,6 +79,18 @@ def test_ctrl_c_takes_back_what_was_made(here: Path) -> None:
     assert (here / "clusters").read_text() == ""
 
 
+def test_the_reason_of_a_step_that_fails_is_the_tool_s_own(here: Path) -> None:
+    """Terraform quotes its source after it."""
+    (here / "tools" / "helm").write_text(
+        "#!/bin/sh\ntest $1 != upgrade || printf '╷\\n│ Error: creating EKS Node Group: "
+        "InsufficientInstanceCapacity\\n│ \\n│   on main.tf line 186:\\n│  186: \\n╵\\n' >&2\nexit 1\n"
+    )
+    with pytest.raises(
+        UserError, match=r": Error: creating EKS Node Group: InsufficientInstanceCapacity; what"
+    ):
+        up("kind")
+
+
 def test_a_kind_cluster_of_somebody_else_s_is_left_alone(here: Path) -> None:
     (here / "clusters").write_text("mlbench-lab\n")
     (here / "config.json").write_text("{}")

@@ -307,6 +307,32 @@ def shut_down(cluster: FakeCluster, job: Any) -> None:
     cluster.pod(job, "worker", 0, phase="Failed", reason="Terminated", message="imminent node shutdown")
 
 
+@only_fake
+def test_the_autoscaler_s_newest_reason_is_told_with_a_pod_that_waits(cluster: FakeCluster, run: Any) -> None:
+    """GKE says why it adds no node in an event alone ("View cluster autoscaler events")."""
+
+    def script(cluster: FakeCluster, job: Any) -> None:
+        name = cluster.pod(job, "worker", phase="Pending", **UNSCHEDULABLE)
+        for number, (reason, text, pod) in enumerate(
+            [
+                ("NotTriggerScaleUp", "pod didn't trigger scale-up", name),
+                ("FailedScaleUp", "Node scale up in zones failed: GCE out of resources. ", name),
+                ("FailedScheduling", "0/3 nodes are available", name),
+                ("FailedScaleUp", "another's", "other"),
+            ]
+        ):
+            event = {"kind": "Event", "metadata": {"name": f"event-{number}"}, "reason": reason}
+            event |= {"involvedObject": {"kind": "Pod", "name": pod}, "message": text}
+            cluster.put("events", event | {"lastTimestamp": f"2026-11-25T12:0{number}:00Z"})
+        cluster.status(job, "Failed", reason="PreRunningDeadlineExceeded", message="too late")
+
+    cluster.script = script
+    error = run().error
+    assert error.endswith(
+        "3 Insufficient cpu; FailedScaleUp: Node scale up in zones failed: GCE out of resources"
+    )
+
+
 @pytest.mark.parametrize(
     ("script", "status", "sentence"),
     [

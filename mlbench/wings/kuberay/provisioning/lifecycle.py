@@ -154,9 +154,11 @@ def perform(log: Journal, step: ProvisioningStep, *, tolerant: bool = False) -> 
     with (log.folder / "output.log").open("a") as file:
         file.write(f"$ {shlex.join(step.argv)}\n{done.stdout}{done.stderr}\n")
     if done.returncode and not tolerant:
-        last = format.last_line(done.stderr or done.stdout)
+        text = done.stderr or done.stdout
+        lines = (line.strip("╷│╵ ") for line in text.splitlines())  # Terraform quotes its source after
+        why = next((line for line in lines if line.startswith("Error: ")), format.last_line(text))
         raise UserError(
-            f"{step.argv[0]} failed ({step.purpose}): {last}", hint=f"all of it is in {log.folder}/output.log"
+            f"{step.argv[0]} failed ({step.purpose}): {why}", hint=f"all of it is in {log.folder}/output.log"
         )
 
 
