@@ -35,6 +35,8 @@ PRECISION = {
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("0",),
     "NVIDIA_TF32_OVERRIDE": ("0",),
 }
+# Where the device plug-in of GKE mounts the driver (cloud.google.com, "About GPUs in GKE"); the image has it
+DRIVER = ("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64")
 # Of these variables each changes what computes, what code runs or what is measured, but for those after them.
 CHANGING = {
     "changes arithmetic or the library that does it": (("CUBLAS_*", "CUDNN_*", "TORCH_*"), (
@@ -232,8 +234,9 @@ def _of_environment(start: RunStart, nodes: list[Node]) -> Iterator[str]:
             value = environment.get(name)
             if value and value.upper() not in harmless:
                 yield f"{name}={value} lowers the precision of arithmetic"
+        given = [name for name, value in environment.items() if value and (name, value) != DRIVER]
         for what, (patterns, harmless) in CHANGING.items():
-            for name in filter(environment.get, environment):
+            for name in given:
                 if listed(name, patterns) and name not in PRECISION and not listed(name, harmless):
                     yield f"{name} {what}"
     for code in (start.software.startup_code, *(node.startup_code for node in nodes)):

@@ -267,6 +267,9 @@ EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
     "user site": (node(environment={"PYTHONUSERBASE": "x"}), "PYTHONUSERBASE puts"),
     "optimised Python": (node(environment={"PYTHONOPTIMIZE": "1"}), "PYTHONOPTIMIZE puts"),
     "other libraries": (node(environment={"LD_LIBRARY_PATH": "x"}), "LD_LIBRARY_PATH puts"),
+    "libraries beside GKE's driver": (
+        node(environment={"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64:/x"}), "LD_LIBRARY_PATH puts",
+    ),
     "another lock": (node(environment={"MLBENCH_MACHINE_LOCK": "x"}), "MLBENCH_MACHINE_LOCK changes"),
     "other prices": (lambda log: begun(log, environment={"MLBENCH_PRICES": "x"}), "MLBENCH_PRICES changes"),
     "no calibration": (node(environment={"MLBENCH_CALIBRATION_S": "0"}), "MLBENCH_CALIBRATION_S changes"),
