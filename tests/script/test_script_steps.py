@@ -295,14 +295,17 @@ def test_a_launcher_s_own_arguments_do_not_separate_runs_and_the_script_s_do(
         ["torchrun", "-m", "train", "--lr", "0.1"],
         ["torchrun", "train.py", "--lr", "0.2"],
         ["sh", "-c", "python train.py"],
+        ["./train.py", "--lr", "0.1"],
     ]
     command = [f"task.command={json.dumps(line)}" for line in lines]
     runs = [compose(["task=script", "launcher=command", line]) for line in command]
     tasks: list[Any] = [run.task for run in runs]
-    assert [task.args for task in tasks] == ["--lr 0.1"] * 3 + ["--lr 0.2", "sh -c 'python train.py'"]
+    assert [task.args for task in tasks[:3]] == ["--lr 0.1"] * 3
+    assert [task.args for task in tasks[3:]] == ["--lr 0.2", "sh -c 'python train.py'", "--lr 0.1"]
+    assert tasks[5].sources == tasks[0].sources is not None  # a script that is the command itself
     assert (tasks[0].path, tasks[2].module, tasks[4].path) == ("train.py", "train", None)
     keys = [key(run) for run in runs]
-    assert keys[0] == keys[1] and len(set(keys)) == 4
+    assert keys[0] == keys[1] and len(set(keys)) == 5
 
 
 @pytest.mark.parametrize(
