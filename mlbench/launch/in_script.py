@@ -36,6 +36,7 @@ class Measurement:
         overrides: Iterable[str] = (),
         output: Output | None = None,
     ) -> None:
+        self.metric = metric
         self._goal = Goal(metric, goal, direction) if goal is not None else None
         self._target = {"metric": metric, "target": goal, "direction": direction}
         self._words, self._output = list(overrides), output or Output()
@@ -92,10 +93,10 @@ class Measurement:
 
     def validation(self, **metrics: float) -> bool:
         """Note a validation that ends now, alike on all ranks; return whether the goal is reached."""
-        value = metrics.get(self._target["metric"])
+        value = metrics.get(self.metric)
         if value is None:
             named = ", ".join(metrics) or "nothing"
-            raise UserError(f"validation() was given {named} and not {self._target['metric']}")
+            raise UserError(f"validation() was given {named} and not {self.metric}")
         self._probe.values.append((clock.monotonic(), float(value)))
         return self._goal is not None and self._goal.reached(float(value))
 
