@@ -45,17 +45,17 @@ class Measurement:
     def __enter__(self) -> "Measurement":
         import torch
 
-        outside = probe.ADDRESS in os.environ  # a command of mlbench measures this process
+        self._alone = probe.ADDRESS not in os.environ  # else a command of mlbench measures this process
         self._dist = torch.distributed
         together = self._dist.is_available() and self._dist.is_initialized()
         self._rank = self._dist.get_rank() if together else int(os.environ.get("RANK", "0"))
-        if not outside:
+        if self._alone:
             if not together and int(os.environ.get("WORLD_SIZE", "1")) > 1:
                 raise UserError(
                     "mlbench.measure() needs the ranks' process group: call init_process_group first"
                 )
             self._share(torch, self._listen() if self._rank == 0 else "", together)
-        self._probe = probe.start(torch)
+        self._probe = probe.start(torch, anew=self._alone)
         self._probe.goal = self._target
         return self
 
@@ -63,7 +63,7 @@ class Measurement:
         """Begin to record, on rank 0; return its address and token."""
         experiment = command_run.experiment_of(self._words, [sys.executable, *sys.argv])
         collector = Collector(os.environ.get("MASTER_ADDR", LOOPBACK), metric="none", goal=None)
-        line, begun = sys.orig_argv, clock.process_start()
+        line, begun = sys.orig_argv, _ends[-1] if _ends else clock.process_start()
         self._recorder = Recorder(
             line, self._words, experiment, collector, begun=begun, lock=None, output=self._output
         )
@@ -102,11 +102,18 @@ class Measurement:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._probe.finish()
+        if self._alone:
+            del os.environ[probe.ADDRESS], os.environ[probe.TOKEN]
         if self._recorder is None:
             return
+        recorder, self._recorder = self._recorder, None
         try:
-            self._recorder.drain(DRAIN_S)
+            recorder.drain(DRAIN_S)
             why = None if error is None else f"{type(error).__name__}: {error}"
-            self._recorder.finish(None if why is None else "failed", why)
+            recorder.finish(None if why is None else "failed", why)
         finally:
-            self._recorder.stop()
+            recorder.stop()
+            _ends.append(clock.wall())
+
+
+_ends: list[float] = []  # of this process's measurements, after each of which the next begins, s since 1970
