@@ -19,7 +19,7 @@ from mlbench.config.errors import UserError
 from mlbench.config.goal import Goal
 from mlbench.config.identity import key
 from mlbench.script import child, intervals, probe, sources
-from mlbench.script.collector import Collector, Rank
+from mlbench.script.collector import Collector, Rank, _answer
 from mlbench.script.steps import Step, assemble
 from mlbench.studies.grid import parse
 from mlbench.tasks import registry
@@ -169,6 +169,21 @@ def test_a_collector_answers_nobody_without_its_token() -> None:
         stranger.sendall(b'{"token": "guess", "rank": 0, "world": 1}\n')
         assert stranger.recv(100) == b""
     assert not collector.ranks
+    collector.close()
+
+
+def test_a_rank_that_is_answered_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    collector, known, answer = Collector("127.0.0.1", metric="acc", goal=None), list[bool](), _answer
+
+    def look(connection: socket.socket, **message: Any) -> None:
+        known.append(0 in collector.ranks)
+        answer(connection, **message)
+
+    monkeypatch.setattr("mlbench.script.collector._answer", look)
+    host, port = collector.address.split(":")
+    with socket.create_connection((host, int(port))) as rank:
+        rank.sendall(json.dumps({"token": collector.token, "rank": 0, "world": 1}).encode() + b"\n")
+        assert json.loads(rank.recv(1000)) and known == [True]
     collector.close()
 
 
