@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from lightning.pytorch import Callback, LightningModule, Trainer  # pyright: ignore[reportMissingImports]
+from lightning.pytorch.utilities.exceptions import SIGTERMException  # pyright: ignore[reportMissingImports]
 
 import mlbench
 from mlbench.config.goal import Direction
@@ -44,5 +45,6 @@ class MeasureCallback(Callback):
         self._fit.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Write why the fit failed."""
-        self._fit.__exit__(type(exception), exception, exception.__traceback__)
+        """Write why the fit failed; SIGTERM interrupts it as Ctrl-C does."""
+        error = KeyboardInterrupt() if isinstance(exception, SIGTERMException) else exception
+        self._fit.__exit__(type(error), error, error.__traceback__)

@@ -8,7 +8,7 @@ from typing import Any
 from mlbench import clock
 from mlbench.config.errors import UserError
 from mlbench.config.goal import Direction, Goal
-from mlbench.launch import command_run
+from mlbench.launch import command_run, execute
 from mlbench.launch.output import Output
 from mlbench.launch.recorder import Recorder
 from mlbench.script import probe
@@ -109,11 +109,19 @@ class Measurement:
         recorder, self._recorder = self._recorder, None
         try:
             recorder.drain(DRAIN_S)
-            why = None if error is None else f"{type(error).__name__}: {error}"
-            recorder.finish(None if why is None else "failed", why)
+            recorder.finish(*_failure(error))
         finally:
             recorder.stop()
             _ends.append(clock.wall())
+
+
+def _failure(error: BaseException | None) -> tuple[str | None, str | None]:
+    """Return the status and the sentence, for `Recorder.finish`, of a run that an exception has ended."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", execute.STOPPED
+    if error is None or type(error) is SystemExit and error.code in (None, 0):
+        return None, None
+    return "failed", f"{type(error).__name__}: {error}"
 
 
 _ends: list[float] = []  # of this process's measurements, after each of which the next begins, s since 1970

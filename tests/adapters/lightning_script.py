@@ -1,6 +1,7 @@
-"""A small module under Lightning's Trainer; `fail` fails in its third step, others where they say."""
+"""A small module under Lightning's Trainer; its argument says where it fails, or gets SIGTERM."""
 
 import os
+import signal
 import sys
 from typing import Any
 
@@ -33,6 +34,8 @@ class Line(LightningModule):
     def training_step(self, batch: list[torch.Tensor], number: int) -> torch.Tensor:
         if "fail" in sys.argv and self.global_step == 3:
             raise ValueError("no more rows")
+        if "terminate" in sys.argv and self.global_step == 3:
+            signal.raise_signal(signal.SIGTERM)
         return self.loss(batch)
 
     def validation_step(self, batch: list[torch.Tensor], number: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 from commands import PATIENCE_S
 from conftest import ROOT
 
+from mlbench.launch import execute
 from mlbench.record.reader import load
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_temporary_files")]
@@ -59,13 +60,18 @@ def test_a_trainer_ends_at_its_goal(
     assert record.phases["forward"].mean > 0 and record.phases["data_wait"].mean > 0
 
 
-def test_a_failure_in_lightning_is_a_failed_run_with_its_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "status", "error", "steps"),
+    [("fail", "failed", "ValueError: no more rows", 3), ("terminate", "interrupted", execute.STOPPED, 4)],
+)
+def test_what_ends_a_fit_of_lightning_is_in_its_record(
+    tmp_path: Path, how: str, status: str, error: str, steps: int
+) -> None:
     require("lightning")
-    done = train("lightning", "fail", workers=1, at=tmp_path)
-    assert done.returncode != 0
+    done = train("lightning", how, workers=1, at=tmp_path)
     (path,) = tmp_path.glob("runs/*/record.json")
     record = load(path)
-    assert record.status == "failed" and record.error == "ValueError: no more rows" and record.steps == 3
+    assert (record.status, record.error, record.steps) == (status, error, steps), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

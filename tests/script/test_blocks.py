@@ -44,14 +44,14 @@ def test_each_block_is_a_run_of_its_own(tmp_path: Path, command: list[str], work
 
 
 @pytest.mark.parametrize(
-    ("end", "status", "error", "code"),
+    ("end", "status", "error"),
     [
-        ("fail", "failed", "SystemExit: no rows", 1),
+        ("exit", "completed", None),
+        ("fail", "failed", "SystemExit: no rows"),
+        ("interrupt", "interrupted", "stopped by the user (Ctrl-C, SIGTERM or SIGHUP)"),
     ],
 )
-def test_how_a_block_ends_is_in_its_record(
-    tmp_path: Path, end: str, status: str, error: str | None, code: int
-) -> None:
-    records, ended, said = run(PYTHON, end, tmp_path)
+def test_how_a_block_ends_is_in_its_record(tmp_path: Path, end: str, status: str, error: str | None) -> None:
+    records, code, said = run(PYTHON, end, tmp_path)
     assert (records[-1].status, records[-1].steps, len(records)) == (status, 16, 2), said
-    assert ended == code and (error is None or records[-1].error == error)
+    assert (code == 0) == (end == "exit") and (error is None or records[-1].error == error)

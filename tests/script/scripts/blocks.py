@@ -1,6 +1,7 @@
 """Two blocks to measure; arguments: how the second ends. It runs alone and under torchrun."""
 
 import os
+import signal
 import sys
 
 import torch
@@ -35,5 +36,9 @@ with mlbench.measure("loss") as run:
 with mlbench.measure("loss") as run:
     train(run, 0, 1)
     match sys.argv[1]:
+        case "exit":
+            sys.exit(0)
         case "fail":
             sys.exit("no rows")
+        case "interrupt":
+            signal.raise_signal(signal.SIGINT)
