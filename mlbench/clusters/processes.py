@@ -1,5 +1,6 @@
 """Processes on this machine: those of one Ray, which name its session's folder, and their families."""
 
+import os
 import re
 import time
 from collections.abc import Collection, Iterable
@@ -53,6 +54,16 @@ def children(process: psutil.Process) -> list[psutil.Process]:
     with suppress(psutil.NoSuchProcess):
         return process.children(recursive=True)
     return []
+
+
+def of_group(number: int) -> list[psutil.Process]:
+    """Return the processes of a process group that run."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError):
+            if os.getpgid(process.pid) == number and lives(process):
+                found.append(process)
+    return found
 
 
 def lives(process: psutil.Process) -> bool:

@@ -6,10 +6,9 @@ folder, when all ranks have made a step: a command that never trains leaves noth
 
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from typing import Any
 
 from mlbench import clock
@@ -86,8 +85,8 @@ def run(
         except KeyboardInterrupt:
             interrupted = True
         finally:
-            first = [signal.SIGINT] * interrupted  # as from a terminal: it may save its state
-            ended = process.end(*first) if code is None else process.finish()
+            with signals.repeatable() if interrupted else nullcontext() as number:
+                ended = process.end(number) if code is None else process.finish()
         recorder.drain(DRAIN_S)
         failed = summary.failure([code], [printed.last_line()], task.stall_s)
         error = execute.STOPPED if interrupted else None if collector.reached else failed

@@ -205,13 +205,13 @@ class Collector:
             about = json.loads(lines.readline(MAX_BYTES))
             if not secrets.compare_digest(str(about.pop("token", "")), self.token):
                 return
-            _answer(connection, clock=clock.host_clock_id())
             with self._changed:
                 if about["rank"] in self.ranks:  # a second process of that rank, as in a restart
                     return
                 rank = self.ranks[about["rank"]] = Rank(about)
                 self.world = max(self.world, about["world"])
                 self._changed.notify_all()
+            _answer(connection, clock=clock.host_clock_id())  # the rank may end at once: `drain` knows it
             while line := lines.readline(MAX_BYTES):
                 message = json.loads(line)
                 if "ping" in message:
