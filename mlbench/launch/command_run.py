@@ -12,6 +12,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from typing import Any
 
 from mlbench import clock
+from mlbench.clusters import reaper
 from mlbench.config import compose
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
@@ -62,6 +63,7 @@ def run(
     """
     experiment = experiment_of(overrides, command)
     task: Any = experiment.task  # its own Config
+    reaper.reap_if_any()
     with signals.interruptible(), ExitStack() as stack:
         lock = stack.enter_context(execute.machine(experiment, output))
         begun += lock.waited_s if lock else 0.0

@@ -33,4 +33,4 @@ trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=evaluated)
 with mlbench.measure(metric, 0.5, direction="min") as run:
     trainer.add_callback(GoalCallback(run))
     trainer.train()
-    trainer.evaluate(rows[16:24], metric_key_prefix="test")
+    trainer.evaluate(rows[16:24], metric_key_prefix="test")  # type: ignore[arg-type]
