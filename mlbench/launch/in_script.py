@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from mlbench.launch.recorder import Recorder
 from mlbench.script import probe
 from mlbench.script.collector import Collector
 
+WRITE_S = 30.0  # s between two looks for what a process that is killed would lose
 DRAIN_S = 30.0  # s that the other ranks have to tell their last steps
 LOOPBACK = "127.0.0.1"
 
@@ -65,9 +67,17 @@ class Measurement:
         collector = Collector(os.environ.get("MASTER_ADDR", LOOPBACK), metric="none", goal=None)
         line, begun = sys.orig_argv, _ends[-1] if _ends else clock.process_start()
         self._recorder = Recorder(
-            line, self._words, experiment, collector, begun=begun, lock=None, output=self._output
+            line, self._words, experiment, collector, begun=begun, lock=None, output=self._output, live=False
         )
+        self._ended = threading.Event()
+        self._writer = threading.Thread(target=self._write, args=(self._recorder,), daemon=True)
+        self._writer.start()
         return f"{collector.address} {collector.token}"
+
+    def _write(self, recorder: Recorder) -> None:
+        """Write what the ranks have told; seldom, as it takes Python's lock from the script."""
+        while not self._ended.wait(WRITE_S):
+            recorder.take(final=False)
 
     def _share(self, torch: Any, text: str, together: bool) -> None:
         """Tell all ranks where rank 0 listens, over the script's own process group."""
@@ -108,6 +118,8 @@ class Measurement:
             return
         recorder, self._recorder = self._recorder, None
         try:
+            self._ended.set()
+            self._writer.join()
             recorder.drain(DRAIN_S)
             recorder.finish(*_failure(error))
         finally:

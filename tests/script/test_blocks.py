@@ -49,6 +49,7 @@ def test_each_block_is_a_run_of_its_own(tmp_path: Path, command: list[str], work
         ("exit", "completed", None),
         ("fail", "failed", "SystemExit: no rows"),
         ("interrupt", "interrupted", "stopped by the user (Ctrl-C, SIGTERM or SIGHUP)"),
+        ("kill", "interrupted", None),
     ],
 )
 def test_how_a_block_ends_is_in_its_record(tmp_path: Path, end: str, status: str, error: str | None) -> None:
