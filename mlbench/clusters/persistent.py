@@ -61,7 +61,7 @@ def servers() -> list[int]:
 def start() -> str:
     """Start a Ray that outlives this command and return its address; one that runs is kept."""
     _path().parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(_path().with_suffix(".lock")):  # two commands at once start one
+    with FileLock(_path().with_name("ray.lock")):  # two commands at once start one
         running = address()
         if running:
             return running

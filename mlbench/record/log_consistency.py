@@ -67,7 +67,7 @@ def contradictions(
         *_of_nodes(log, end, result, every),
         *_of_hosts(log, end, start.experiment),
         *_of_rates(start.experiment, result.nodes, flops_per_s),
-        *_of_values(log, every, start.experiment, result),
+        *_of_values(log, every, start.experiment, end.result),
     ]
     return list(dict.fromkeys(sentences))
 
@@ -351,7 +351,7 @@ def _of_rates(experiment: Experiment, nodes: Sequence[Node], flops_per_s: float 
 
 
 def _of_values(
-    log: Log, every: Sequence[Measured], experiment: Experiment, result: WorkerResult
+    log: Log, every: Sequence[Measured], experiment: Experiment, result: WorkerResult | None
 ) -> Iterator[str]:
     """Metrics lie in the bounds of their unit, amounts are not negative, and samples have one unit."""
     task = experiment.task
@@ -360,6 +360,8 @@ def _of_values(
         value = validation.metrics.get(task.metric)
         if value is not None and not low <= value <= high:
             yield f"its {task.metric} at step {validation.step} is {value:g}, which it cannot be"
+    if result is None:  # its workers died and described nothing
+        return
     amounts = {
         "FLOP a sample": result.flops_per_sample,
         "bytes of gradients": result.gradient_bytes,

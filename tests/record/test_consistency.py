@@ -177,3 +177,10 @@ def test_a_diverged_run_whose_value_meets_the_goal_contradicts_nothing(tmp_path:
     assert (record.status, record.time_to_accuracy) == ("diverged", None)
     assert not [caveat for caveat in record.caveats if "contradict" in caveat]
     assert reader.verdict(run.folder) == ("as logged", "")
+
+
+def test_a_run_whose_workers_returned_nothing_contradicts_nothing(tmp_path: Path) -> None:
+    """What samples are is then known from its validations alone."""
+    run = Run(tmp_path)
+    run.validate(70.0)
+    assert run.end("failed", error="a worker died").contradictions == []
