@@ -1,6 +1,7 @@
 """A small random model under transformers' Trainer; one set for evaluation for eval_loss, else two."""
 
 import sys
+from typing import Any
 
 import torch
 import torchvision_ops
@@ -14,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 from mlbench.adapters.huggingface import GoalCallback  # noqa: E402
 
 torch.manual_seed(0)
-rows = [{"input_ids": torch.arange(8) % 4, "labels": torch.arange(8) % 4} for _ in range(32)]
+rows: Any = [{"input_ids": torch.arange(8) % 4, "labels": torch.arange(8) % 4} for _ in range(32)]
 model = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_positions=8, n_embd=16, n_layer=1, n_head=2))
 arguments = TrainingArguments(
     output_dir=sys.argv[1],
