@@ -30,7 +30,6 @@ def executed(path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return os.linesep.join(texts)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore:Proactor:RuntimeWarning", "ignore::DeprecationWarning")
 def test_the_outputs_of_a_notebook_are_those_of_the_sample_records(path: Path) -> None:

@@ -77,33 +77,37 @@ def start() -> str:
         folder, lock = temporary_folder.create()  # where no other program finds this Ray's address
         options += (f"--temp-dir={folder}",)
         try:
-            done = subprocess.run(
-                [sys.executable, "-c", START, *options],
-                env={**os.environ, reaper.MARK: str(folder), "TMPDIR": str(folder)},
-                capture_output=True,
-                text=True,
-            )
-        except BaseException:  # Ctrl-C: its servers do not hear it
+            return _launch(folder, options, lock)
+        except BaseException:  # also Ctrl-C, which its servers do not hear
             _end(reaper.of_folder(folder))
             raise
-        if lock is not None:
-            os.close(lock)  # the servers stand for the folder from now on
-        last = (done.stdout.strip().splitlines() or [""])[-1].split()
-        if done.returncode or last[:1] != ["servers"] or len(last) != 1 + len(SERVERS):
-            _end(reaper.of_folder(folder))
-            raise UserError(
-                f"Ray did not start: {(done.stderr or done.stdout).strip()[-300:]}",
-                hint="`ray start --head` shows the whole story",
-            )
-        servers = [psutil.Process(int(pid)) for pid in last[1:]]
-        note = {
-            "address": f"127.0.0.1:{_port(servers)}",
-            "servers": [{"pid": server.pid, "created": create_time(server.pid)} for server in servers],
-        }
-        part = _path().with_suffix(".part")
-        part.write_text(json.dumps(note))
-        part.replace(_path())
-        return note["address"]
+
+
+def _launch(folder: Path, options: Collection[str], lock: int | None) -> str:
+    """Start Ray with these options and a note of it; return its address."""
+    done = subprocess.run(
+        [sys.executable, "-c", START, *options],
+        env={**os.environ, reaper.MARK: str(folder), "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+    )
+    if lock is not None:
+        os.close(lock)  # the servers stand for the folder from now on
+    last = (done.stdout.strip().splitlines() or [""])[-1].split()
+    if done.returncode or last[:1] != ["servers"] or len(last) != 1 + len(SERVERS):
+        raise UserError(
+            f"Ray did not start: {(done.stderr or done.stdout).strip()[-300:]}",
+            hint="`ray start --head` shows the whole story",
+        )
+    servers = [psutil.Process(int(pid)) for pid in last[1:]]
+    note = {
+        "address": f"127.0.0.1:{_port(servers)}",
+        "servers": [{"pid": server.pid, "created": create_time(server.pid)} for server in servers],
+    }
+    part = _path().with_suffix(".part")
+    part.write_text(json.dumps(note))
+    part.replace(_path())
+    return note["address"]
 
 
 def stop() -> bool:

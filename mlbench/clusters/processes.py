@@ -58,12 +58,12 @@ def children(process: psutil.Process) -> list[psutil.Process]:
 
 def of_group(number: int) -> list[psutil.Process]:
     """Return the processes of a process group that run."""
-    found: list[psutil.Process] = []
+    group: list[psutil.Process] = []
     for process in psutil.process_iter():
         with suppress(ProcessLookupError):
             if os.getpgid(process.pid) == number and lives(process):
-                found.append(process)
-    return found
+                group.append(process)
+    return group
 
 
 def lives(process: psutil.Process) -> bool:

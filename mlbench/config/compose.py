@@ -139,8 +139,8 @@ def undeclared(recorded: Mapping[str, Any], declared: Sequence[Deviation]) -> li
 
 
 def _reference_differences(recorded: Mapping[str, Any]) -> tuple[Deviation, ...]:
-    task = recorded["task"]
-    values = [f"{group}={recorded[group]['name']}" for group in plugins.GROUPS if group != "cluster"]
+    task, free = recorded["task"], ("cluster", "network")  # their fields
+    values = [f"{group}={recorded[group]['name']}" for group in plugins.GROUPS if group not in free]
     layers = {"scale": recorded["scale"], "task.recipe": task["recipe"], "task.dataset": task["dataset"]}
     reference = compose([*values, *(f"{name}={value}" for name, value in layers.items())])
     return deviations(recorded, reference.plain(), _of_task(reference))

@@ -16,7 +16,7 @@ REPEAT_S = 30.0  # s after a signal in which others are ignored: the command is 
 AGAIN_S = 1.0  # s after a signal in which another is the same one, which e.g. `uv run` has passed on, too
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _deadlines: list[float] = []  # until when the signals after the first are ignored
-_received: list[int] = []  # the numbers of those that were not
+_numbers: list[int] = []  # of those that were not
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def repeatable() -> Iterator[int]:
     """Yield the number of the signal that came; in the block one more, AGAIN_S later, ends the block, too."""
     _deadlines.append(clock.monotonic() + AGAIN_S)
     try:
-        yield _received[-1] if _received else signal.SIGINT
+        yield _numbers[-1] if _numbers else signal.SIGINT
     finally:
         _deadlines.append(clock.monotonic() + REPEAT_S)
 
@@ -58,7 +58,7 @@ def _interrupt(number: int, _: Any) -> None:
     elif clock.monotonic() < _deadlines[-1]:
         return
     _deadlines.append(clock.monotonic() + REPEAT_S)
-    _received.append(number)
+    _numbers.append(number)
     raise KeyboardInterrupt
 
 

@@ -148,21 +148,22 @@ def of_point(runs: Sequence[Record], attempts: Sequence[Record], history: Histor
     counted, drawn = {run.seed for run in runs}, history.drawn
     given = ({run.seed for run in attempts} | history.planned) - drawn
     interrupted = sum(run.status in ("interrupted", "preempted") for run in attempts)
-    fields = {json.dumps(identity(run.experiment.plain()), sort_keys=True) for run in attempts}
     numbers = {
         f"of its seeds {len(drawn)} were drawn by a sweep, and it takes {FEWEST_SEEDS}": len(drawn)
         < FEWEST_SEEDS,
         f"of its seeds {len(given)} were chosen and not drawn": given,
         f"of its seeds {len(drawn - counted)} have no result": drawn - counted,
         f"of its attempts {len(history.deleted)} were deleted or cannot be read": history.deleted,
-        f"of its attempts {interrupted} were interrupted": interrupted,
-        f"its runs are of {len(fields)} configurations": len(fields) > 1,
+        f"of its attempts {interrupted} were interrupted or preempted": interrupted,
         "half of its runs or more missed the goal": 2 * sum(run.status not in REACHED for run in runs)
         >= len(runs),
     }
     sentences = [sentence for sentence, holds in numbers.items() if holds]
     finished = [run for run in attempts if run.status in FINISHED]
     sentences += [reason for run in finished for reason in run.official_reasons if reason != MISSED]
+    if not sentences:  # only what claims to be official
+        fields = {json.dumps(identity(run.experiment.plain()), sort_keys=True) for run in attempts}
+        sentences += [f"its runs are of {len(fields)} configurations"] * (len(fields) > 1)
     return list(dict.fromkeys(sentences))
 
 
@@ -234,9 +235,9 @@ def _of_environment(start: RunStart, nodes: list[Node]) -> Iterator[str]:
             value = environment.get(name)
             if value and value.upper() not in harmless:
                 yield f"{name}={value} lowers the precision of arithmetic"
-        given = [name for name, value in environment.items() if value and (name, value) != DRIVER]
+        variables = [name for name, value in environment.items() if value and (name, value) != DRIVER]
         for what, (patterns, harmless) in CHANGING.items():
-            for name in given:
+            for name in variables:
                 if listed(name, patterns) and name not in PRECISION and not listed(name, harmless):
                     yield f"{name} {what}"
     for code in (start.software.startup_code, *(node.startup_code for node in nodes)):

@@ -133,6 +133,6 @@ def study(
         raise UserError(f"there is no study {name!r}", hint=f"studies: {', '.join(plans) or 'none'}")
     if complain and plan:
         done, trials = {(run.key, run.seed) for run in planned}, studies.trials(plan)
-        if lacking := sum((trial.point.key, trial.seed) not in done for trial in trials):
-            complain(f"study {name}: {lacking} of {len(trials)} planned runs have no record that can be used")
+        if missing := sum((trial.point.key, trial.seed) not in done for trial in trials):
+            complain(f"study {name}: {missing} of {len(trials)} planned runs have no record that can be used")
     return planned

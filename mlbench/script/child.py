@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -150,20 +151,20 @@ class Child:
             return 128 - code if code < 0 else code
         return None
 
-    def end(self, came: int | None = None) -> int:
+    def end(self, signal_number: int | None = None) -> int:
         """End the command and all processes of its group, by SIGTERM and SIGKILL; return its exit code.
 
-        came: the signal that came to this process. They get it first and have GRACE_S to save their state; a
+        signal_number: what this process got. They get it first and have GRACE_S to save their state; a
         KeyboardInterrupt, from one more signal, ends the wait.
         """
-        self._ending = came is None
-        patience = {came or signal.SIGTERM: END_S, signal.SIGTERM: END_S, signal.SIGKILL: END_S}
-        if came is not None:
-            patience[came] = GRACE_S[came]
+        self._ending = signal_number is None
+        patience = {signal_number or signal.SIGTERM: END_S, signal.SIGTERM: END_S, signal.SIGKILL: END_S}
+        if signal_number is not None:
+            patience[signal_number] = GRACE_S[signal_number]
         for number, seconds in patience.items():
-            with nullcontext() if came is None else suppress(KeyboardInterrupt):
+            with nullcontext() if signal_number is None else suppress(KeyboardInterrupt):
                 self._signal(number)
-                if self._ended(seconds, group=came is not None):
+                if self._ended(seconds, group=signal_number is not None):
                     break
         self.finish()
         return self.wait(0) or 0
@@ -174,7 +175,7 @@ class Child:
         while self.wait(0) is None or group and processes.of_group(self.process.pid):
             if clock.monotonic() > limit:
                 return False
-            threading.Event().wait(POLL_S)
+            time.sleep(POLL_S)
         return True
 
     def finish(self) -> None:

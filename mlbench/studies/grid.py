@@ -55,8 +55,8 @@ def parse(overrides: Sequence[str]) -> Grid:
             override = parser.parse_override(quoted(word))
             name = override.key_or_group
             swept = override.is_sweep_override()
-            one = word.split("=", 1)[1:]
-            values = list(islice(override.sweep_string_iterator(), MOST + 1)) if swept else one
+            texts = override.sweep_string_iterator() if swept else word.split("=", 1)[1:]
+            values = list(islice(texts, MOST + 1))
             if isinstance(choice := override.value(), ChoiceSweep) and name in VERBATIM:
                 values = [str(getattr(value, "text", value)) for value in choice.list]  # without quotes
         except (HydraException, IndexError, RecursionError, ValueError):  # ValueError: range(1,5,0)

@@ -273,7 +273,7 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
     namespace, rest = parser(command, name).parse_known_args(rest)
     settings = {setting: default for setting, (default, _) in verb.settings.items()}
     arguments: list[str] = []
-    given: dict[str, str] = {}
+    assignments: dict[str, str] = {}  # by setting
     for word, after in zip_longest(rest, rest[1:], fillvalue=""):
         left, equals, value = word.partition("=")
         if word == "--" and word is not rest[-1]:
@@ -286,9 +286,10 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
                 raise UserError(f"{word} has no value", hint="leave it out for the default")
             if value.endswith(",") and re.match("[^-=][^=]*$", after):
                 raise UserError(f"{word!r} ends in a comma", hint=f"write {word}{after} without spaces")
-            if left in given:
-                raise UserError(f"{left} is given twice: {given[left]} and {word}", hint="keep one of them")
-            settings[left], given[left] = value, word
+            if left in assignments:
+                sentence = f"{left} is given twice: {assignments[left]} and {word}"
+                raise UserError(sentence, hint="keep one of them")
+            settings[left], assignments[left] = value, word
         elif equals and left not in Experiment.model_fields and (meant := _near(left, verb)):
             raise UserError(f"{left} is unknown: did you mean {meant}?")
         elif equals and not verb.overrides and re.fullmatch(r"[a-z_][\w.]*", left):

@@ -64,6 +64,16 @@ def test_five_drawn_seeds_of_one_plan_are_official() -> None:
         (runs(), DRAWN._replace(deleted=frozenset({"r"})), "of its attempts 1 were deleted"),
         ([*runs(), stopped(5, after=1.0)], DRAWN, "of its attempts 1 were interrupted"),
         (
+            [*runs(), stopped(5, after=1.0).model_copy(update={"status": "preempted"})],
+            DRAWN,
+            "of its attempts 1 were interrupted or preempted",
+        ),
+        (
+            [*runs()[1:], runs(experiment=studies.run(4, 1, time=9.0).experiment)[0]],
+            DRAWN,
+            "its runs are of 2 configurations",
+        ),
+        (
             [*runs(), studies.run(2, 9, time=9.0).model_copy(update={"key": "k"})],
             DRAWN,
             "1 were chosen and not drawn",

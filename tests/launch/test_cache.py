@@ -180,12 +180,12 @@ def test_the_code_of_a_plug_in_is_part_of_what_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever edits a task of a package of their own measures anew."""
-    package = tmp_path / "their_package"
+    package = tmp_path / "package_of_a_task"
     package.mkdir()
     for name in ("__init__.py", "helper.py"):
         (package / name).write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    point = EntryPoint("their_task", "their_package.their_task", "mlbench.tasks")
+    point = EntryPoint("their_task", "package_of_a_task.their_task", "mlbench.tasks")
     monkeypatch.setattr(plugins, "_points", lambda group: (point,) if group == "mlbench.tasks" else ())
     forget()
     before = here()

@@ -257,7 +257,7 @@ EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
     ),
     "two versions": (lambda log: begun(log, mlbench="0.2.1"), "two versions of mlbench, 0.2.1 and 0.2.0"),
     "a failure that may not be": (failed(before=2), "failed 1 times, and max_failures is 0"),
-    "64 threads on 2 CPUs": (node(threads_per_worker=64), "more threads than there were CPUs"),
+    "2 threads of 2 workers on 2 CPUs": (node(threads_per_worker=2), "more threads than there were CPUs"),
     "a short watch": (node(interference={**BUSY, "seconds": 0.4, "others": 0.0}), "n was watched for 400"),
     "a rate beyond the machine": (calibrated(1e5), "the clock of one of them was wrong"),
     "cpu_model": (node(cpu_model="another"), ""),

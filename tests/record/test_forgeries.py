@@ -241,12 +241,12 @@ def test_an_edit_that_git_was_told_to_overlook_changes_the_sources(tmp_path: Pat
 
 
 def test_a_package_cannot_stand_in_front_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "their_package").mkdir()
-    (tmp_path / "their_package" / "logreg.py").touch()
+    (tmp_path / "package_in_front").mkdir()
+    (tmp_path / "package_in_front" / "logreg.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    point = EntryPoint("logreg", "their_package.logreg", "mlbench.tasks")
+    point = EntryPoint("logreg", "package_in_front.logreg", "mlbench.tasks")
     monkeypatch.setattr(plugins, "_points", lambda group: (point,) if group == "mlbench.tasks" else ())
-    with pytest.raises(UserError, match="'logreg' is in mlbench.tasks.logreg and in their_package.logreg"):
+    with pytest.raises(UserError, match="'logreg' is in mlbench.tasks.logreg and in package_in_front.logreg"):
         plugins.load("task", "logreg")
 
 

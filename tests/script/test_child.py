@@ -130,3 +130,8 @@ subprocess.run([sys.executable, "-c", rank])
     command, output = begun(text, tmp_path)
     assert command.end(signal.SIGTERM) == 128 + signal.SIGTERM
     assert output.log() == b"saved\n"
+
+
+def test_a_script_is_told_to_end_before_slurm_and_kubernetes_kill_it() -> None:
+    """30 s after their SIGTERM; the record is written in what is left of them."""
+    assert child.GRACE_S[signal.SIGTERM] <= 30 - 5

@@ -194,21 +194,19 @@ def target(settings: Mapping[str, str], fitted: Measurements, output_root: Path)
     spot, name, network = _spot(settings, fitted), settings["hardware"], settings["network"]
     node = None if name in ("", "all") else forecast.profile(name)
     texts = {rate: text for rate in RATES if (text := settings[f"hardware.{rate}"])}
-    given = {rate: _positive(f"hardware.{rate}", text) for rate, text in texts.items()}
-    if given and name == "all":
+    rates = {rate: _positive(f"hardware.{rate}", text) for rate, text in texts.items()}
+    if rates and name == "all":
         raise UserError("hardware=all takes no fields of a profile", hint="name a profile")
     tiers = [] if fitted.moved(node) else [t for t, runs in model.tier_runs(fitted).items() if runs.any()]
-    known = dict.fromkeys(tiers, f"the runs measured it on {fitted.hardware.name}")
-    known |= {model.BETWEEN: f"network={network} says it"} if network else {}
-    for tier, rate in product(known, given):
+    reasons = dict.fromkeys(tiers, f"the runs measured it on {fitted.hardware.name}")
+    reasons |= {model.BETWEEN: f"network={network} says it"} if network else {}
+    for tier, rate in product(reasons, rates):
         if rate.startswith(tier):
+            link = f"hardware.{rate}={texts[rate]} states a link {model.TIERS[tier][0]}"
             hint = "leave it out; network=1gbit,50us or hardware=NAME predicts for other links"
-            sentence = (
-                f"hardware.{rate}={texts[rate]} states a link {model.TIERS[tier][0]}, but {known[tier]}"
-            )
-            raise UserError(sentence, hint=hint)
-    if given:
-        node = (node or fitted.hardware).model_copy(update=given)
+            raise UserError(f"{link}, but {reasons[tier]}", hint=hint)
+    if rates:
+        node = (node or fitted.hardware).model_copy(update=rates)
     if not network:
         return Target(node, spot=spot)
     if any(output_root.glob(f"*{network}*/record.json")):

@@ -165,9 +165,10 @@ def peak(hardware: Hardware, precision: str) -> float:
 def check(measurements: Measurements) -> Measurements:
     """Return what can be fitted; UserError where there are too few worker counts or two batch rules."""
     if len(measurements.counts) < 2:
-        one = "".join(f", these are all at {counted(k, 'worker')}" for k in measurements.counts)
+        counts = "".join(f", these are all at {counted(k, 'worker')}" for k in measurements.counts)
+        counts = counts or ", there are none"
         left_out = f"; left out: {'; '.join(measurements.left_out)}" if measurements.left_out else ""
-        sentence = f"a prediction needs runs at 2 or more worker counts{one or ', there are none'}{left_out}"
+        sentence = f"a prediction needs runs at 2 or more worker counts{counts}{left_out}"
         raise UserError(sentence, hint="measure more, e.g. python -m mlbench.sweep workers=1,2,4")
     if FIXED < measurements.power < GROWING:
         sentence = "the batch of a step neither stays the same nor grows with the workers"

@@ -300,6 +300,11 @@ def test_a_pod_leaves_its_node_what_the_cloud_keeps_and_a_gib_for_services(
     assert 0.96 * allocatable_gib - 2 < pods.allocatable_gib(memory_gib) <= allocatable_gib - 0.6
 
 
+def test_a_pod_has_what_kernel_cloud_kubelet_and_services_leave() -> None:
+    """Of 110 GiB the kernel leaves 108.20; of these GKE keeps 1 + 0.8 + 0.8 + 5.53, the others 1.1."""
+    assert pods.allocatable_gib(110) == 98
+
+
 @pytest.mark.parametrize("name", ["mlbench_2021_n1_t4", "gcp_n1_t4"])
 def test_spot_nodes_are_those_of_the_profile_s_provider(name: str) -> None:
     experiment = compose((*CPU, f"hardware={name}", "cluster.spot=true"))

@@ -33,7 +33,7 @@ class Journal:
 
     @property
     def command(self) -> tuple[int, float | None]:
-        """Return number and start (s since 1970) of the process that creates or deletes the cluster."""
+        """Return number and start (s since the boot) of the process that creates or deletes the cluster."""
         return self._last.get("command", (0, None))
 
     @property
