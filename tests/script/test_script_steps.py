@@ -72,6 +72,24 @@ def test_time_before_a_forward_pass_without_gradients_is_a_validation() -> None:
 
 
 def test_what_follows_a_validation_until_the_next_epoch_begins_is_outside_the_steps() -> None:
+@pytest.mark.parametrize("next_one", ["data", "forward", "loss_end"])
+def test_each_micro_batch_has_a_backward_pass_and_a_transfer(next_one: str) -> None:
+    stamps: list[tuple[str, Any]] = []
+    for begin in (0.0, 30.0):
+        stamps += [("data", begin), ("data_end", begin + 1), ("forward", begin + 1)]
+        first = [("forward_end", begin + 11), ("loss_end", begin + 12), ("launch", begin + 20)]
+        stamps += [*first, ("reduced", (begin + 20, begin + 23)), ("launch", begin + 25)]
+        stamps += [("backward_end", begin + 26), ("reduced", (begin + 25, begin + 28))]
+    if next_one != "data":  # without a DataLoader, or a second loss of one output
+        stamps = [stamp for stamp in stamps if not stamp[0].startswith("data")]
+    if next_one == "loss_end":
+        stamps = [stamp for stamp in stamps if stamp not in (("forward", 31.0), ("forward_end", 41.0))]
+    step = assemble([*stamps, ("optimizer", 60.0), ("step", 61.0)], begin=0.0, rows=1)
+    assert (step.backward, step.transfer, step.optimizer) == (26.0, 6.0, 3.0)
+    assert (step.overlapped, step.launched) == (6.0, 55.0)
+    assert sum(getattr(step, name) for name in DURATIONS) == step.end - step.begin == 61.0
+
+
     end = [("data", 11.0), ("data_end", 12.0)]  # of the validation's loader; then the script saves its model
     epoch = [("start", 90.0), ("data_end", 95.0), *((kind, _later(at)) for kind, at in STAMPS)]
     step = assemble([("validation_end", 10.0), *end, *epoch], begin=0, rows=1)
