@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from functools import wraps
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from typing import Any
 
 from mlbench import clock
@@ -61,19 +60,20 @@ _watching: list["Probe"] = []
 
 
 class _AfterTorch:
-    """Finds torch as Python does, and sets the hooks as soon as it is imported."""
+    """Finds torch as the other finders do, and sets the hooks as soon as it is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != "torch":
             return None
-        sys.meta_path.remove(self)  # pyright: ignore[reportArgumentType]
-        spec = find_spec(name)
+        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
             execute(module)
+            sys.meta_path.remove(self)  # pyright: ignore[reportArgumentType]
             start(module)
 
         spec.loader.exec_module = exec_module

@@ -1,11 +1,13 @@
 """Stamps, steps, intervals and sources without any process."""
 
 import copy
+import importlib.util
 import json
 import pickle
 import random
 import shlex
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -360,6 +362,24 @@ def test_paths_and_arguments_of_a_task_arrive_as_they_were_written(
     task: Any = compose(["task=script", *overrides]).task
     registry.check(task, workers=1, folder=None)
     assert task.command_line("python") == ["python", script, *given] and task.sources
+
+
+def test_torch_is_watched_also_where_another_package_has_looked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").touch()
+    started: list[Any] = []
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(probe, "start", started.append)
+    monkeypatch.setenv(probe.ADDRESS, "127.0.0.1:9")
+    finders = len(sys.meta_path)
+    probe.install()
+    for _ in range(2):  # as transformers does
+        assert importlib.util.find_spec("torch") and not started
+    assert started == [importlib.import_module("torch")]
+    assert len(sys.meta_path) == finders
 
 
 def test_a_sweep_over_arguments_takes_them_between_quotes() -> None:
