@@ -91,12 +91,12 @@ class Hook:
         self._compiling = probe.torch.compiler.is_compiling
 
     def __call__(self, *arguments: Any) -> None:
-        if self._compiling() or self._probe.failure is not None:
+        if self._compiling() or not self._probe.watching:
             return
         try:
             self._call(*arguments)
         except Exception as error:
-            self._probe.failure = f"{type(error).__name__}: {error}"
+            self._probe.fail(error)
 
     def __deepcopy__(self, memo: Any) -> "Hook":
         return self
@@ -112,6 +112,7 @@ class Probe:
     """
 
     def __init__(self, torch: Any) -> None:
+        self.watching = True  # until `finish`, or a failure
         self.failure: str | None = None  # why it no longer watches
         self.torch = torch
         self._cuda = False
@@ -130,6 +131,10 @@ class Probe:
         self._sender = Sender()
         self.goal: dict[str, Any] = {}  # metric, target and direction, of a script that tells its own
         self.values: list[tuple[float, float]] = []  # moments and values of that metric
+
+    def fail(self, error: Exception) -> None:
+        """End the watching, and keep why."""
+        self.watching, self.failure = False, f"{type(error).__name__}: {error}"
 
     def watch(self) -> None:
         """Set the hooks that need no model."""
@@ -162,8 +167,8 @@ class Probe:
         @wraps(loader.__iter__)
         def iterate(loader: Any) -> Any:
             batches = start(loader)
-            kind = next(each for each in type(batches).__mro__ if "__next__" in vars(each))
-            if kind not in watched:
+            kind = next((each for each in type(batches).__mro__ if "__next__" in vars(each)), None)
+            if kind is not None and kind not in watched:
                 watched.add(kind)
                 with suppress(TypeError):  # of a class that is not Python's, nothing can be stamped
                     kind.__next__ = self._timed(kind.__next__)
@@ -191,14 +196,20 @@ class Probe:
         event.record()
         return event
 
-    def mark(self, kind: str) -> None:
-        """Stamp that something of the present step ends or begins here (`steps.PART`)."""
-        at = self._now()
-        if self._begin is None:
-            self._begin = at
-        if kind == "data_end":
-            self._notes.add("data")
-        self._stamps.append((kind, at))
+    def mark(self, kind: str, since: Any = None) -> Any:
+        """Stamp that something of the present step ends or begins here (`steps.PART`); return the moment."""
+        if not self.watching:
+            return None
+        try:
+            at = self._now()
+            if self._begin is None:
+                self._begin = at
+            if kind == "data_end":
+                self._notes.add("data")
+            self._stamps.append((kind, at if since is None else (since, at)))
+            return at
+        except Exception as error:  # e.g. of CUDA
+            return self.fail(error)
 
     def _find(self, module: Any, args: Any) -> None:
         """Take a module that no other one calls and that has weights for one of the script's models."""
@@ -296,7 +307,8 @@ class Probe:
         self._optimizers -= 1
         if self._optimizers or not (self._forward or not self._modules):
             return  # another optimizer of the same step: its time is a part of the next
-        self.mark("step")
+        if self.mark("step") is None:
+            return
         self._steps.append((self._begin, self._stamps, self._rows))
         self._begin, self._stamps, self._rows, self._forward = self._stamps[-1][1], [], 0, False
         self._count += 1
@@ -337,7 +349,6 @@ class Probe:
             "clock": clock.host_clock_id(),
             "python": platform.python_version(),
             "torch": self.torch.__version__,
-            "goal": self.goal,
         }
 
     def notes(self) -> list[str]:
@@ -348,6 +359,7 @@ class Probe:
     def finish(self) -> None:
         """Send the rest and stop."""
         self._sender.finish(self)
+        self.watching = False
 
 
 class DeviceMoments:
@@ -392,7 +404,7 @@ class Sender:
         self._ended = threading.Event()
         self._socket: socket.socket | None = None
         self._answers: Any = None
-        self._remote = self._closed = False
+        self._remote = self._met = False  # whether the collector is on another host, and has ever answered
 
     def start(self, probe: Probe) -> None:
         """Begin to send."""
@@ -400,47 +412,65 @@ class Sender:
 
     def finish(self, probe: Probe) -> None:
         """Send the rest; the process ends."""
-        if (self._socket is not None or probe._count) and not self._closed:
+        if (self._socket is not None or probe._count) and not self._ended.is_set():
             self._ended.set()
             self._flush(probe, wait=True)
-            self._closed = True
-            if self._socket is not None:
-                self._answers.close()
-                self._socket.close()
+        self._close()
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._answers.close()
+            self._socket.close()
+            self._socket = None
 
     def _run(self, probe: Probe) -> None:
-        while not self._ended.wait(FLUSH_S if self._socket is not None else 0.0):
+        while not self._ended.wait(FLUSH_S if self._met else 0.0):
             if not self._flush(probe, wait=False):
                 return
 
     def _flush(self, probe: Probe, *, wait: bool) -> bool:
-        """Send what there is; return False once the collector is gone."""
+        """Send what there is; return False once nobody takes it any more."""
         with self._sending:
             try:
                 if self._socket is None:
                     self._connect(probe)
                 offset, error = self._offset()
-                now = clock.monotonic()
-                complete = probe.take(wait=wait)
+                now, complete = clock.monotonic(), self._taken(probe, wait=wait)
                 values = [probe.values.pop(0) for _ in probe.values[:]]
-                state = {"values": values, "notes": probe.notes()}
+                state = {"values": values, "notes": probe.notes(), "goal": probe.goal}
                 self._send(steps=complete, now=now, offset=offset, error=error, **state)
-            except (BrokenPipeError, ConnectionResetError):
-                if not self._ended.is_set():  # the measuring command was killed: leave nothing behind
-                    os.kill(os.getpid(), signal.SIGTERM)
-                return False
-            except (OSError, ValueError):
+                return True
+            except Exception as failure:
+                self._close()
+                if self._met and isinstance(failure, ConnectionError) and not self._ended.is_set():
+                    if not isinstance(failure, ConnectionRefusedError):
+                        return True  # the command may still be there
+                    if OTHERS in os.environ:
+                        os.kill(os.getpid(), signal.SIGTERM)  # it was killed: leave nothing behind
                 self._ended.set()
+                probe.fail(failure)
                 return False
-        return True
+
+    def _taken(self, probe: Probe, *, wait: bool) -> list[steps.Step]:
+        try:
+            return probe.take(wait=wait)
+        except Exception as failure:
+            probe.fail(failure)
+            return []
 
     def _connect(self, probe: Probe) -> None:
         host, _, port = os.environ[ADDRESS].rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
         self._answers = self._socket.makefile("rb")
         self._send(token=os.environ.get(TOKEN, ""), **probe.describe())
-        answer = json.loads(self._answers.readline())
-        self._remote = answer["clock"] != clock.host_clock_id()
+        self._remote = self._answer()["clock"] != clock.host_clock_id()
+        self._met = True
+
+    def _answer(self) -> Any:
+        line = self._answers.readline()
+        if not line:
+            raise ConnectionResetError("the collector has closed the connection")
+        return json.loads(line)
 
     def _send(self, **message: Any) -> None:
         assert self._socket is not None
@@ -454,7 +484,7 @@ class Sender:
         for _ in range(ROUNDS):
             begin = clock.monotonic()
             self._send(ping=True)
-            there = json.loads(self._answers.readline())["at"]
+            there = self._answer()["at"]
             end = clock.monotonic()
             rounds.append(((end - begin) / 2, there - (begin + end) / 2))
         error, offset = min(rounds)
@@ -485,19 +515,18 @@ def _timed_all_reduce(state, bucket):  # DDP refuses other annotations than its 
     """Average one bucket, to the last bit as DDP does without a hook, and stamp when it left and came."""
     probe, group = state
     torch = probe.torch
-    launch = probe._now()
-    probe._stamps.append(("launch", launch))
+    launch = probe.mark("launch")
     buffer = bucket.buffer().mul_(1.0 / torch.distributed.get_world_size(group))
     work = torch.distributed.all_reduce(buffer, group=group, async_op=True)
 
     def reduced(future: Any) -> Any:
-        probe._stamps.append(("reduced", (launch, probe._now())))
+        probe.mark("reduced", launch)
         return future.value()[0]
 
     if not bucket.is_last() or buffer.is_cuda:
         return work.get_future().then(reduced)
     work.wait()  # backward has nothing left to overlap with
-    probe._stamps.append(("reduced", (launch, probe._now())))
+    probe.mark("reduced", launch)
     done: Any = torch.futures.Future()
     done.set_result(buffer)
     return done
