@@ -373,11 +373,14 @@ def test_time_before_an_optimizer_whose_model_was_not_seen_is_not_the_optimizer_
     assert step.metrics >= 10 > step.optimizer
 
 
-def test_rows_are_the_first_dimension_of_the_first_input_also_in_a_dict() -> None:
+def test_rows_are_the_first_dimension_of_the_first_input_also_in_lists_and_dicts() -> None:
     ids = torch.zeros(6, 8)
     for inputs in ((ids,), (None, ids), ({"input_ids": ids},), (torch.tensor(1.0), {"x": 1, "ids": ids})):
         assert probe._rows(inputs) == 6
-    assert probe._rows((1, {})) == 0
+    images, pairs = [torch.zeros(3, 4, side) for side in range(5)], [torch.zeros(6, 4, 8)] * 2
+    for inputs in (([ids, ids], 0), ((ids,),), ({"batch": [ids]},), ([], pairs), (images, ids)):
+        assert probe._rows(inputs) == (5 if inputs[0] is images else 6)
+    assert probe._rows((1, {}, "text", [1, 2], [[[[ids]]]])) == 0
 
 
 def test_a_metric_that_comes_within_a_step_ends_the_interval_with_that_step() -> None:
