@@ -250,3 +250,20 @@ def test_another_thread_is_told(watching: probe.Probe) -> None:
     thread.start()
     thread.join()
     assert watching.notes() == ["apart"]
+
+
+def test_a_failure_of_the_probe_does_not_reach_the_script(watching: probe.Probe) -> None:
+    model = torch.nn.Linear(4, 4)
+    optimizer = sgd(model)
+    train(model, optimizer)
+    watching._now = lambda: 1 / 0
+    for rows in batches(3, loader=True):
+        train(model, optimizer, rows)
+    assert watching.failure == "ZeroDivisionError: division by zero" and len(watching._steps) == 1
+    watching.failure = None
+
+
+def test_a_model_on_a_cpu_that_is_called_after_one_on_a_gpu_leaves_the_clock(watching: probe.Probe) -> None:
+    watching._cuda, watching._now = True, lambda: 0.0
+    torch.nn.Linear(4, 4)(ROWS)
+    assert watching._cuda and watching._stamps
