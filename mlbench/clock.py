@@ -62,9 +62,17 @@ def process_start() -> float:
     import came more than BOOT_S later, that import is taken, which is some tens of milliseconds late.
     """
     # Not psutil's create_time: it adds the boot's time in whole seconds, so it is up to 1 s early.
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # proc_pid_stat(5)
-    started = ticks / os.sysconf("SC_CLK_TCK")
+    started = started_s()
     return _epoch.seconds + (started if _IMPORTED - started < BOOT_S else _IMPORTED)
+
+
+def started_s(pid: int | str = "self") -> float:
+    """Return when a process was started, s since the boot; no step of the wall clock changes it.
+
+    Raises OSError where no such process is.
+    """
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]  # proc_pid_stat(5)
+    return int(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def host_clock_id() -> str:

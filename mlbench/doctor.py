@@ -13,6 +13,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+import mlbench
 from mlbench.clusters import node, persistent, reaper
 from mlbench.clusters.checks import Check
 from mlbench.config import plugins
@@ -72,7 +73,11 @@ def _packages() -> Iterator[Check]:
     except metadata.PackageNotFoundError:
         yield Check("mlbench", "fault", "runs from a folder and is not installed", "pip install -e .")
         return
-    yield Check("mlbench", "here", f"{metadata.version(PACKAGE)}, {Path(__file__).parent}")
+    here, installed = f"{mlbench.__version__}, {Path(__file__).parent}", metadata.version(PACKAGE)
+    if installed == mlbench.__version__:
+        yield Check("mlbench", "here", here)
+    else:  # its plug-ins, too, are those of that version
+        yield Check("mlbench", "fault", f"{here}; pip knows {installed}", "run pip install -e . again")
     base = [requirement for requirement in listed if "extra" not in str(requirement.marker)]
     wrong = [text for requirement in base if (text := _differs(requirement))]
     way = f"pip install --upgrade {PACKAGE}, or from a checkout -r requirements.txt"

@@ -31,6 +31,7 @@ from mlbench.terminal.args import (
     percentage,
     run_command,
     say,
+    warn,
 )
 from mlbench.tracking import ui
 
@@ -47,7 +48,7 @@ FILTERS = (
     ("key:01ab", "the beginning of a configuration's key"),
     ("study:scaling", "the runs of a study; study:a,b of two"),
     ("w4-1c9", "any part of a run's name"),
-    ("last", "the newest run"),
+    ("last", "the newest of those that all other filters select"),
 )
 EXIT_CODES = (
     ("0", "done"),
@@ -98,11 +99,11 @@ def _list(args: Args) -> int:
         print(run_table.text(rows, wide=args.options.wide))
         origins = Counter(row["source"] for row in rows)
         if elsewhere := [f"{origins[name]} {name}" for name in ("imported", "copied") if origins[name]]:
-            print(f"{', '.join(elsewhere)} of {format.counted(len(rows), 'run')}", file=sys.stderr)
+            warn(f"{', '.join(elsewhere)} of {format.counted(len(rows), 'run')}")
     if not rows and args.arguments:
         raise UserError(_none(args))
     if not rows and not args.json:
-        print(_none(args), file=sys.stderr)
+        warn(_none(args))
     return OK
 
 
@@ -134,9 +135,8 @@ def _show(args: Args) -> int:
     if word.startswith("study:"):
         return _show_study(args, word.removeprefix("study:"))
     if args.options.markdown or args.options.csv or args.options.with_disturbed:
-        raise UserError(
-            "--markdown, --csv and --with-disturbed are for a study's answer", hint="show study:NAME --csv"
-        )
+        sentence = "--markdown, --csv and --with-disturbed are for a study's answer"
+        raise UserError(sentence, hint=f"{COMMAND.program} show study:NAME --csv")
     if re.fullmatch(MLFLOW_ID, word):
         from mlbench.tracking import sync
 
@@ -156,7 +156,7 @@ def _show_study(args: Args, name: str) -> int:
     from mlbench.report import aggregates, grouping
     from mlbench.terminal import sweep_view
 
-    records = run_folders.study(args.output_root, name)
+    records = run_folders.study(args.output_root, name, complain=warn)
     if args.json:
         print(json.dumps([record.model_dump(mode="json") for record in records], indent=2))
         return OK
@@ -211,14 +211,16 @@ def _compare(args: Args) -> int:
     from mlbench.terminal import comparison
 
     if len(args.arguments) < 2:
-        raise UserError("compare takes A and B, two selections", hint="e.g. compare workers=1 workers=2")
+        raise UserError("compare takes A and B, two selections", hint=f"{COMMAND.program} compare --help")
     a, b, *narrow = args.arguments
     if any("=" not in word for word in narrow):
         raise UserError(f"compare takes two selections, got a third: {narrow[0]}", hint="quote a selection")
     limit = args.options.fail_if_slower
     runs = _runs(args)
     sides = [_records(args, _selection(args, runs, [*side.split(), *narrow])) for side in (a, b)]
-    compared = compare.compare(*sides, limit=limit, with_disturbed=args.options.with_disturbed)
+    listing = run_folders.results_command("list", args.output_root)
+    disturbed = args.options.with_disturbed
+    compared = compare.compare(*sides, limit=limit, with_disturbed=disturbed, listing=listing)
     text = comparison.text(compared, limit=limit, markdown=args.options.markdown)
     print(format.json_text(comparison.plain(compared)) if args.json else text)
     if any(pair.regression for pair in compared.pairs):
@@ -272,14 +274,14 @@ def _import(args: Args) -> int:
     from mlbench.tracking import archive, importer, sync
 
     if not args.arguments:
-        raise UserError("import takes zip files or folders", hint="import --help")
+        raise UserError("import takes zip files or folders", hint=f"{COMMAND.program} import --help")
     uri = args.settings["tracking_uri"] or default_store(args.output_root)
     complete = sync.uploaded_runs(uri)
     outcomes = []
     for path, run, log in archive.load(archive.paths(args.arguments)):
         if isinstance(run, UserError):
             outcomes.append({"file": str(path), "outcome": "refused", "why": str(run)})
-            say(f"mlbench: {run}", file=sys.stderr)
+            warn(f"mlbench: {run}")
             continue
         outcome = importer.import_run(
             run, log, output_root=args.output_root, uri=uri, complete=complete, draw=show.draw_figures
@@ -305,7 +307,7 @@ def _check(args: Args) -> int:
     from mlbench.tracking import submission
 
     if not args.arguments:
-        raise UserError("check takes folders of submissions", hint="check --help")
+        raise UserError("check takes folders of submissions", hint=f"{COMMAND.program} check --help")
     places = [folder for path in args.arguments for folder in submission.folders(Path(path)) or [Path(path)]]
     checked = [submission.check(folder) for folder in dict.fromkeys(places)]
     entries = leaderboard.entries([result for result in checked if not result.refusals])
@@ -376,29 +378,29 @@ def _site(args: Args) -> int:
     from mlbench.tracking import archive, submission
 
     if not args.arguments:
-        raise UserError("site takes exports: zip files or folders of them", hint="results export writes them")
+        raise UserError(
+            "site takes exports, or folders of them", hint=f"{COMMAND.program} export writes them"
+        )
     to = _folder(args, args.output_root / "site")
     refused = False
     handed_in = [
         submission.check(folder) for path in args.arguments for folder in submission.folders(Path(path))
     ]
     for result in handed_in:
-        refused |= bool(result.refusals)
-        say(
-            "\n".join(f"mlbench: {result.entity}/{result.name}: {why}" for why in result.refusals),
-            file=sys.stderr,
-        )
-    records = [run for path in args.arguments for run in run_folders.readable(Path(path))]
+        for why in result.refusals:
+            refused = True
+            warn(f"mlbench: {result.entity}/{result.name}: {why}")
+    records = [run for path in args.arguments for run in run_folders.readable(Path(path), warn)]
     zips = [path for path in args.arguments if not submission.folders(Path(path))]
     for _, run, _ in archive.load(archive.paths([path for path in zips if not _runs_below(path)])):
         if isinstance(run, UserError):
             refused = True
-            say(f"mlbench: {run}", file=sys.stderr)
+            warn(f"mlbench: {run}")
         else:
             records.append(run)
     accepted = [result for result in handed_in if not result.refusals]
     if not records and not accepted:
-        raise UserError("there is no run in these exports", hint="results export writes them")
+        raise UserError("there is no run in these exports", hint=f"{COMMAND.program} export writes them")
     records = list({record.run_id: record for record in records}.values())
     for path in site.write(records, to, submissions=accepted, predict=args.options.predict):
         print(path)
@@ -429,7 +431,7 @@ def _score(args: Args) -> int:
     check_overrides(args.arguments)
     weights, log = args.settings["weights"], args.settings["log"]
     if bool(weights) == bool(log):
-        raise UserError("score takes weights=FILE or log=FILE", hint="results score --help")
+        raise UserError("score takes weights=FILE or log=FILE", hint=f"{COMMAND.program} score --help")
     experiment = compose.compose(args.arguments)
     task, goal = experiment.task, experiment.target
     score = scoring.model(experiment, Path(weights)) if weights else scoring.log(experiment, Path(log))
@@ -460,8 +462,8 @@ def _rcp(args: Args) -> int:
     from mlbench.analysis.rcp import FEWEST
     from mlbench.tasks import rcp
 
-    name = args.argument
-    files = rcp.files(run_folders.study(args.output_root, name))
+    name = args.argument.removeprefix("study:")
+    files = rcp.files(run_folders.study(args.output_root, name, complain=warn))
     if not files:
         raise UserError(
             f"study {name} has no point of which {FEWEST} runs reached the goal",
@@ -498,7 +500,7 @@ def _delete(args: Args) -> int:
     if not args.options.yes:
         count = format.counted(len(runs), "run")
         for name, _ in runs:
-            say(name, file=sys.stderr)
+            warn(name)
         if not sys.stdin.isatty():
             raise UserError(f"delete asks before it deletes {count}", hint="--yes answers yes")
         print(f"delete {count} from {args.output_root} and MLflow? [y/N] ", end="", flush=True)
@@ -538,11 +540,11 @@ def _sync(args: Args) -> int:
     for name, why in studies.items():
         if why or not args.json:
             outcome = f"failed: {why}" if why else "written"
-            say(f"study {name}: {outcome}", file=sys.stderr if why else None)
+            (warn if why else say)(f"study {name}: {outcome}")
     if outcomes or args.json:
         _total(args, outcomes, sync.OUTCOMES)
     elif not studies:
-        print(_none(args), file=sys.stderr)
+        warn(_none(args))
     return (
         FAILED if any(studies.values()) or any(outcome["outcome"] == "failed" for outcome in outcomes) else OK
     )
@@ -568,7 +570,7 @@ def _verify(args: Args) -> int:
         if not args.json:
             say(f"{name}: {outcome}" + (f": {why}" if why else ""))
     for complaint in complaints:  # whatever was selected, nobody knows what these are
-        say(complaint, file=sys.stderr)
+        warn(complaint)
     _total(args, outcomes, reader.VERDICTS)
     good = not complaints and all(outcome["outcome"] == reader.VERDICTS[0] for outcome in outcomes)
     return OK if good else FAILED
@@ -598,8 +600,14 @@ def _mlflow(args: Args) -> int:
         if name == word:
             run_id = run_folders.folder(args.output_root, word).name
         else:
-            run_id = parent_runs.run_id(study.load(study.folder(args.output_root, name)), name)
-    ui.serve(uri, *sync.location(uri, run_id), port=ui.port(args.settings["port"]), show=say)
+            plan = study.load(study.folder(args.output_root, name))
+            if plan is None:
+                run_folders.study(args.output_root, name)  # UserError where there is none
+            run_id = parent_runs.run_id(plan, name)
+    upload = run_folders.results_command("sync", args.output_root)
+    upload += " tracking_uri=..." if args.settings["tracking_uri"] else ""
+    ids = sync.location(uri, run_id, upload=upload)
+    ui.serve(uri, *ids, port=ui.port(args.settings["port"]), show=say)
     return OK
 
 
@@ -638,6 +646,10 @@ def _selection(args: Args, runs: Mapping[str, run_index.IndexEntry], filters: Se
         return chosen
 
     chosen = select.select(list(runs), filters, fields=lambda name: runs[name].fields, studies=study)
+    for name, _, value in (word.partition("=") for word in filters if chosen):
+        for text in value.split(",") if "," in value else ():
+            if not any(select.matches(entry.fields, name, [text]) for entry in runs.values()):
+                warn(f"no finished run has {name}={text}")
     plain = [word for word in filters if not chosen and not {"=", ":"} & set(word)]
     named = {entry.fields.get("study") for entry in runs.values()}
     if name := next((w for w in plain if w in named or run_folders.is_study(args.output_root, w)), None):
@@ -651,7 +663,7 @@ def _runs(args: Args) -> dict[str, run_index.IndexEntry]:
     """Return all runs by name, oldest first; name those that cannot be read."""
     runs, complaints = run_index.entries(_existing(args))
     for complaint in complaints:
-        say(complaint, file=sys.stderr)
+        warn(complaint)
     return runs
 
 
@@ -685,8 +697,8 @@ def _none(args: Args) -> str:
     for word in args.arguments:
         name, equals, value = word.partition("=")
         values = {str(row[name]) for row in rows if row.get(name) is not None} if equals else set()
-        if values and value not in values and "," not in value:
-            return f"{where} matches {word}{suggest(value, sorted(values))}"
+        if values.isdisjoint(value.split(",")) and values:
+            return f"{where} matches {word}{suggest(value.split(',')[0], sorted(values))}"
     return f"{where} matches {' '.join(args.arguments)}"
 
 

@@ -111,6 +111,12 @@ def _run(args: Args) -> int:
     early = "launcher=torchrun" in args.arguments and not (args.options.cfg or args.options.dry_run)
     with torchrun.agent() if early else nullcontext():
         experiment = compose.compose(args.arguments)
+        name, settings = experiment.cluster.name, None
+        if remote_run.takes(name):
+            settings = remote_run.SubmitSettings.parse(args.settings)
+        elif changed := [word for word, (default, _) in SETTINGS.items() if args.settings[word] != default]:
+            hint = f"{connection.offering('submit')} does"
+            raise UserError(f"cluster={name} does not take {', '.join(changed)}", hint=hint)
         if args.options.cfg == "manifest":
             print(_manifest(experiment, args.arguments), end="")
             return OK
@@ -122,9 +128,7 @@ def _run(args: Args) -> int:
 
             print("\n".join(preview.run(experiment, args.arguments)))
             return OK
-        name = experiment.cluster.name
-        if remote_run.takes(name):
-            settings = remote_run.SubmitSettings.parse(args.settings)
+        if settings is not None:
             record = remote_run.execute(
                 experiment,
                 begun=command_started,
@@ -134,9 +138,6 @@ def _run(args: Args) -> int:
             )
             if record is None:
                 return OK  # detached
-        elif changed := [word for word, (default, _) in SETTINGS.items() if args.settings[word] != default]:
-            hint = f"{connection.offering('submit')} does"
-            raise UserError(f"cluster={name} does not take {', '.join(changed)}", hint=hint)
         else:
             record = execute.execute(
                 experiment, begun=command_started, overrides=args.arguments, output=show.Terminal()

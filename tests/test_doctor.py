@@ -13,6 +13,7 @@ import psutil
 import pytest
 import torch
 
+import mlbench
 from mlbench import doctor
 from mlbench.clusters import reaper
 from mlbench.datasets import arrow
@@ -30,6 +31,15 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide what runs of other tests, which are killed beside this one, leave for a moment."""
     monkeypatch.setattr(reaper, "dead", list)
     monkeypatch.setattr(temporary_folder, "abandoned", list)
+    monkeypatch.setattr(mlbench, "__version__", metadata.version(doctor.PACKAGE))
+
+
+def test_a_checkout_that_is_newer_than_its_installation_is_a_fault(monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(mlbench, "__version__", "99.0")
+    check = rows(capsys, code=1)["mlbench"]
+    assert check["state"] == "fault" and check["way"] == "run pip install -e . again"
+    assert check["detail"].startswith("99.0, ")
+    assert check["detail"].endswith(f"; pip knows {metadata.version(doctor.PACKAGE)}")
 
 
 @pytest.mark.usefixtures("nothing_left")

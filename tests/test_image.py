@@ -12,6 +12,8 @@ import pytest
 from conftest import ROOT
 from packaging import requirements, utils
 
+from mlbench.record import official
+
 DOCKERFILE = (ROOT / "image" / "Dockerfile").read_text()
 
 
@@ -31,6 +33,20 @@ def test_the_image_ends_as_another_user_and_copies_only_what_the_builder_gets() 
     given = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert {word.removeprefix("./") for word in copied} == given
     assert [name for name in given if not (ROOT / name).exists()] == []
+
+
+def test_the_image_finds_the_driver_where_gke_mounts_it() -> None:
+    run = DOCKERFILE[DOCKERFILE.index(" AS run") :]
+    assert "=".join(official.DRIVER) in run.split()
+    assert "PATH=/usr/local/nvidia/bin:$PATH" in run.split()  # nvidia-smi
+
+
+def test_the_scan_asks_for_what_can_be_mended_and_the_build_mends_what_debian_has() -> None:
+    """Debian lists vulnerabilities without a fix, so a scan that counts those ends every build."""
+    (scan,) = re.findall(r"^grype (.*)$", (ROOT / "image" / "build").read_text(), re.M)
+    assert {"--only-fixed", "--fail-on"} <= set(scan.split())
+    run = DOCKERFILE[DOCKERFILE.index(" AS run") :]
+    assert re.search(r"apt-get update \\\n && apt-get upgrade --yes", run)
 
 
 def test_every_base_is_pinned_and_every_install_has_hashes_and_one_index() -> None:

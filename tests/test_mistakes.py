@@ -139,14 +139,14 @@ results show last worker=2 output_root={root}      | worker is unknown to result
 results show last --ful output_root={root}         | did you mean --full?
 results list worker=2 output_root={root}           | did you mean workers?
 results list --wid output_root={root}              | did you mean --wide?
-results list sort=speed output_root={root}         | sort=speed is not a column
+results list sort=speed output_root={root}         | (--wide prints all)
 results list last=few output_root={root}           | last=few is not a number of runs
 results list last=0 output_root={root}             | last=0 is not a number of runs
 results list study:none output_root={root}         | 'none'
 results compare output_root={root}                 | compare takes A and B
 results compare workers=1 output_root={root}       | compare takes A and B
 results compare a-1 b-2 c-3 output_root={root}     | got a third: c-3
-results compare a-1 none output_root={root}        | B
+results compare a-1 none output_root={root}        | (python -m mlbench.results list output_root={root})
 results compare a-1 a-1 output_root={root}         | is on both sides
 results compare a-1 b-2 --fail-if-slower 5 output_root={root}  | got: 5
 results compare a-1 b-2 --fail-if-slower           | --fail-if-slower
@@ -156,7 +156,7 @@ results export output_root={root}                  | name the runs
 results export none output_root={root}             | matches none
 results export 2026 to={tmp}/one.zip output_root={root}        | is one file for 2 runs
 results export a-1 to=/dev/null/x output_root={root}           | to=/dev/null/x
-results import                                     | import takes
+results import                                     | (python -m mlbench.results import --help)
 results import /nowhere.zip output_root={tmp}      | /nowhere.zip
 results import {file} output_root={tmp}            | no-archive.zip
 results plot none output_root={root}               | matches none
@@ -190,6 +190,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         run.end("goal_reached")
     empty = tmp_path_factory.mktemp("empty")
     (empty / "no-archive.zip").write_text("text")
+    (empty / "broken").mkdir()
+    (empty / "broken" / "mlflow.db").write_text("no database")
     return {"root": str(root), "tmp": str(empty), "file": str(empty / "no-archive.zip")}
 
 

@@ -8,10 +8,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sample
 from driven import EPOCH_S, Run
 
 import mlbench
@@ -63,6 +65,33 @@ def test_a_damaged_record_is_named_and_the_others_listed(root: Path, capsys: Any
     shown = capsys.readouterr()
     assert str(broken) in shown.err
     assert len(shown.out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "lacks"),
+    [
+        ("results show study:two-cores", True),
+        ("results show study:two-cores --csv", True),
+        ("results show study:two-cores --json", True),
+        ("results rcp study:two-cores to={tmp}/rcps", True),
+        ("predict two-cores task=logreg", True),
+        ("results site {tmp}/there to={tmp}/site", False),  # its words are no study
+    ],
+)
+def test_an_answer_says_which_records_it_lacks(
+    command: str, lacks: bool, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = sample.copy(tmp_path / "there")
+    broken = next(root.glob("*-logreg-w1-21daaa90/record.json"))
+    broken.write_text(broken.read_text()[:100])
+    monkeypatch.chdir(tmp_path)
+    name, *arguments = command.format(tmp=tmp_path).split()
+    main = import_module(f"mlbench.{name}").main
+    main([*arguments, f"output_root={root}"])
+    said = capsys.readouterr().err.splitlines()
+    way = f"python -m mlbench.results sync output_root={root} makes it again"
+    assert any(line.startswith(f"{broken} is damaged ({way}") for line in said)
+    assert ("study two-cores: 1 of 12 planned runs have no record that can be used" in said) == lacks
 
 
 def test_a_reader_of_the_table_may_leave_early(root: Path) -> None:
@@ -146,6 +175,11 @@ def test_list_selects(root: Path, capsys: Any) -> None:
     assert names("workers=3,4") == ["run-workers3-a", "run-workers4-taskresnet20-a"]
     assert names("workers=3,4", "task=logreg") == ["run-workers3-a"]
     assert names("status=goal_not_reached") == names("b-2") == ["2026-b-2"]
+    assert names("last", "workers=2") == ["2026-b-2"]  # the newest of those, not of all
+    assert names("workers=3,5", "task=logreg,resnt20") == ["run-workers3-a"]
+    assert results.main(["list", "workers=3,5", "task=logreg,resnt20", f"output_root={root}"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["no finished run has workers=5", "no finished run has task=resnt20"]
     assert results.main(["list", "source=mlbench-published", f"output_root={root}"]) == 2
     assert names("eligible=false") == names("eligible=False") == names()
     assert results.main(["list", "eligible=true", f"output_root={root}"]) == 2

@@ -16,7 +16,7 @@ from doc_pages import blocks
 STUBS = {
     "srun": 'echo "srun $*" >> "$LOG"; while [[ $1 == --* ]]; do shift; done; exec "$@"',
     "hostname": 'echo "10.1.2.3 192.168.0.1 fd00::2 "',
-    "ray": 'echo "ray $* [$RAY_AUTH_MODE ${#RAY_AUTH_TOKEN}]" >> "$LOG"; echo said',
+    "ray": 'mkdir -p "$RAY_TMPDIR"; echo "ray $* [$RAY_AUTH_MODE ${#RAY_AUTH_TOKEN}]" >> "$LOG"; echo said',
     # Writes its words down, once the step on the other nodes has; anything but a module is the real Python.
     "python": 'if [[ $1 != -m ]]; then exec "$PYTHON" "$@"; fi\n'
     'until grep -qs "^ray.*block" "$LOG" || [[ $SLURM_JOB_NUM_NODES == 1 ]]; do sleep 0.02; done\n'
@@ -59,7 +59,13 @@ def test_the_script_starts_ray_on_every_node_and_hands_on_words_and_exit_code(
     overrides = ["task=gnmt", "workers=16", "study=a b"]
     done = subprocess.run(["bash", scripts[0], *overrides], env=environment, cwd=tmp_path)
     assert done.returncode == 2
-    first, *others, run, last = log.read_text().splitlines()
+    first, *others, run, step, stop = log.read_text().splitlines()
+    assert step == (
+        f"srun --overlap --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 bash -c "
+        "ray stop; rm -rf /tmp/ray-1234567"
+    )
+    assert stop == "ray stop [token 64]"
+    assert not Path("/tmp/ray-1234567").exists()  # Ray's folder, which another user's job would find
     assert first == (
         "ray start --head --node-ip-address=10.1.2.3 --port=24567 --num-cpus=8 "
         "--object-store-memory=100000000 --include-dashboard=false [token 64]"
@@ -73,5 +79,4 @@ def test_the_script_starts_ray_on_every_node_and_hands_on_words_and_exit_code(
         "python -m mlbench.run cluster=attached cluster.address=10.1.2.3:24567 cluster.wait_s=120 "
         "task=gnmt workers=16 study=a b"
     )
-    assert last == "ray stop [token 64]"
     assert set((tmp_path / "ray-1234567.log").read_text().splitlines()) == {"said"}

@@ -10,5 +10,5 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "wings" / "
 
 import test_manifest as cases  # noqa: E402  # pyright: ignore[reportMissingImports]
 
-for name, overrides in {"cpu": cases.CPU, "gpu": cases.GPU, "topology": cases.TOPOLOGY}.items():
+for name, overrides in cases.MANIFESTS.items():
     (cases.GOLDEN / f"{name}.yaml").write_text(yaml.safe_dump_all(cases.objects(overrides), sort_keys=False))

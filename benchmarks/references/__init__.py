@@ -71,7 +71,7 @@ def size_of(name: str, model: Any) -> int:
         "awdlstm": lambda: len(model.words),
         "gpt": lambda: len(model.tokens),
     }
-    return sizes.get(name, lambda: model.embedding.num_embeddings)()
+    return sizes.get(name, lambda: len(model.embedding.weight))()
 
 
 def speed(overrides: Words) -> dict[str, bool]:

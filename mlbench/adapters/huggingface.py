@@ -25,6 +25,6 @@ class GoalCallback(TrainerCallback):
         metrics: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Tell the metrics, which are alike on all ranks."""
-        if self._run.validation(**(metrics or {})):
+        """Tell the metric, which is alike on all ranks; another data set or prefix has other names."""
+        if metrics and self._run.metric in metrics and self._run.validation(**metrics):
             control.should_training_stop = True

@@ -1,8 +1,10 @@
 """Lightning's `Trainer.fit`, measured: `Trainer(..., callbacks=[MeasureCallback("val_loss", goal=0.1)])`."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from lightning.pytorch import Callback, LightningModule, Trainer  # pyright: ignore[reportMissingImports]
+from lightning.pytorch.utilities.exceptions import SIGTERMException  # pyright: ignore[reportMissingImports]
 
 import mlbench
 from mlbench.config.goal import Direction
@@ -23,24 +25,26 @@ class MeasureCallback(Callback):
         direction: Direction = "max",
         overrides: Sequence[str] = (),
     ) -> None:
-        self._metric = metric
         self._run = mlbench.measure(metric, goal, direction=direction, overrides=overrides)
+        self._fit = ExitStack()  # empty before and after a fit
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin, as the process group is there now."""
-        self._run.__enter__()
+        self._fit.enter_context(self._run)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the metric; not of the check before the training."""
-        if trainer.sanity_checking or self._metric not in trainer.callback_metrics:
+        """Tell the metric; not of the check before the training, and not of `trainer.validate`."""
+        value = trainer.callback_metrics.get(self._run.metric)
+        if value is None or trainer.sanity_checking or trainer.state.fn != "fit":
             return
-        if self._run.validation(**{self._metric: trainer.callback_metrics[self._metric].item()}):
+        if self._run.validation(**{self._run.metric: value.item()}):
             trainer.should_stop = True
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the record and print the card."""
-        self._run.__exit__(None, None, None)
+        self._fit.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Write why it failed."""
-        self._run.__exit__(type(exception), exception, exception.__traceback__)
+        """Write why the fit failed; SIGTERM interrupts it as Ctrl-C does."""
+        error = KeyboardInterrupt() if isinstance(exception, SIGTERMException) else exception
+        self._fit.__exit__(type(error), error, error.__traceback__)

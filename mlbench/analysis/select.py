@@ -1,7 +1,8 @@
 """Which runs: words as `task=resnet20`, `workers=1,2`, `key:01ab`, `study:NAME`, or a part of a run's name.
 
-All words of a selection must hold; a comma separates values of which one must. Names are those of the command
-line and of a resolved configuration (`task.batch_size`), and status, source, key, recipe and run.
+All words of a selection must hold, `last` after the others; a comma separates values of which one must.
+Names are those of the command line and of a resolved configuration (`task.batch_size`), and status, source,
+key, recipe and run.
 """
 
 import json
@@ -23,28 +24,33 @@ def select(
 ) -> list[str]:
     """Return the names of the runs that all words select, in their order.
 
-    `fields` returns a run's fields by its name, `studies` the runs of a study. Raises UserError for a field
-    that no run has.
+    `fields` returns a run's fields by its name, `studies` the runs of a study. Raises UserError for a word
+    without a value, for a value given twice and for a field that no run has.
     """
     selected = list(runs)
-    for word in filters:
+    for word in sorted(filters, key=lambda word: word == "last"):
         name, equals, value = word.partition("=")
+        if not equals:
+            value = word.removeprefix("key:").removeprefix("study:")
+        accepted = value.split(",")
+        if not all(part.strip() for part in accepted):
+            raise UserError(f"{word!r} names no run", hint="give a part of a run's name, or name=value")
+        if len(set(accepted)) < len(accepted):
+            raise UserError(f"{word} names a value twice", hint="keep one of them")
         if equals:
             if runs and not any(name in fields(run) for run in runs):
                 names = sorted({field for run in runs for field in fields(run)})
-                raise UserError(f"{name} is unknown{suggest(name, names)}")
-            accepted = value.split(",")
-            selected = [run for run in selected if _matches(fields(run), name, accepted)]
+                hint = "python -m mlbench.run --cfg job prints the fields of a run"
+                raise UserError(f"{name} is unknown{suggest(name, names)}", hint=hint)
+            selected = [run for run in selected if matches(fields(run), name, accepted)]
         elif word.startswith("key:"):
-            selected = [run for run in selected if fields(run)["key"].startswith(word.removeprefix("key:"))]
+            selected = [run for run in selected if fields(run)["key"].startswith(value)]
         elif word.startswith("study:"):
-            members = set(studies(word.removeprefix("study:")))
+            members = set(studies(value))
             selected = [run for run in selected if run in members]
-        elif not word.strip():
-            raise UserError(f"{word!r} names no run", hint="give a part of a run's name, or name=value")
         else:
-            matches = set(run_folders.matching(selected, word))
-            selected = [run for run in selected if run in matches]
+            named = set(run_folders.matching(selected, word))
+            selected = [run for run in selected if run in named]
     return selected
 
 
@@ -58,7 +64,8 @@ def fields(record: Record) -> dict[str, Any]:
     return named | {"source": record.origin, "run": record.run_id, "recipe": record.experiment.task.recipe}
 
 
-def _matches(fields: Mapping[str, Any], name: str, accepted: Sequence[str]) -> bool:
+def matches(fields: Mapping[str, Any], name: str, accepted: Sequence[str]) -> bool:
+    """Return whether a run's field has one of these values."""
     return name in fields and any(_equal(fields[name], text) for text in accepted)
 
 

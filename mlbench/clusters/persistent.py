@@ -1,5 +1,6 @@
 """A Ray on this machine that outlives a command, so that the next one need not start its own."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -12,8 +13,9 @@ from typing import Any
 import psutil
 from filelock import FileLock
 
+from mlbench import clock
 from mlbench.clusters import node, ray_env, reaper
-from mlbench.clusters.processes import SERVERS, end, of_session, runs, session_of
+from mlbench.clusters.processes import SERVERS, create_time, end, of_session, runs, session_of
 from mlbench.config.errors import UserError
 from mlbench.record import temporary_folder
 
@@ -59,7 +61,7 @@ def servers() -> list[int]:
 def start() -> str:
     """Start a Ray that outlives this command and return its address; one that runs is kept."""
     _path().parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(_path().with_suffix(".lock")):  # two commands at once start one
+    with FileLock(_path().with_name("ray.lock")):  # two commands at once start one
         running = address()
         if running:
             return running
@@ -74,12 +76,16 @@ def start() -> str:
         reaper.reap_if_any()
         folder, lock = temporary_folder.create()  # where no other program finds this Ray's address
         options += (f"--temp-dir={folder}",)
-        done = subprocess.run(
-            [sys.executable, "-c", START, *options],
-            env={**os.environ, reaper.MARK: str(folder), "TMPDIR": str(folder)},
-            capture_output=True,
-            text=True,
-        )
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", START, *options],
+                env={**os.environ, reaper.MARK: str(folder), "TMPDIR": str(folder)},
+                capture_output=True,
+                text=True,
+            )
+        except BaseException:  # Ctrl-C: its servers do not hear it
+            _end(reaper.of_folder(folder))
+            raise
         if lock is not None:
             os.close(lock)  # the servers stand for the folder from now on
         last = (done.stdout.strip().splitlines() or [""])[-1].split()
@@ -92,9 +98,11 @@ def start() -> str:
         servers = [psutil.Process(int(pid)) for pid in last[1:]]
         note = {
             "address": f"127.0.0.1:{_port(servers)}",
-            "servers": [{"pid": server.pid, "created": server.create_time()} for server in servers],
+            "servers": [{"pid": server.pid, "created": create_time(server.pid)} for server in servers],
         }
-        _path().write_text(json.dumps(note))
+        part = _path().with_suffix(".part")
+        part.write_text(json.dumps(note))
+        part.replace(_path())
         return note["address"]
 
 
@@ -102,9 +110,9 @@ def stop() -> bool:
     """Stop the Ray that `start` left running; return whether there was one."""
     note = _note()
     alive = [psutil.Process(server["pid"]) for server in note["servers"] if _is_alive(server)] if note else []
-    _path().unlink(missing_ok=True)
     sessions = filter(None, map(session_of, alive))
     _end(set(alive).union(*map(of_session, sessions)))
+    _path().unlink(missing_ok=True)
     return bool(alive)
 
 
@@ -145,4 +153,6 @@ def _port(servers: Collection[psutil.Process]) -> int:
 
 
 def _path() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mlbench" / "ray.json"
+    """Return where this machine's note is since its boot: a home may be that of several machines."""
+    boot = hashlib.sha256(clock.host_clock_id().encode()).hexdigest()[:8]
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mlbench" / f"ray-{boot}.json"

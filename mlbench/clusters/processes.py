@@ -1,5 +1,6 @@
 """Processes on this machine: those of one Ray, which name its session's folder, and their families."""
 
+import os
 import re
 import time
 from collections.abc import Collection, Iterable
@@ -8,6 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
+
+from mlbench import clock
 
 SERVERS = ("gcs_server", "raylet")  # Ray's two servers, by the names of their processes
 SESSION = re.compile(r"/[^ =]*/session_[^/ ]+")  # the folder that every process of one Ray names
@@ -53,6 +56,16 @@ def children(process: psutil.Process) -> list[psutil.Process]:
     return []
 
 
+def of_group(number: int) -> list[psutil.Process]:
+    """Return the processes of a process group that run."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError):
+            if os.getpgid(process.pid) == number and lives(process):
+                found.append(process)
+    return found
+
+
 def lives(process: psutil.Process) -> bool:
     """Return whether the process runs; one that has ended and was not waited for does not."""
     try:
@@ -70,10 +83,12 @@ def stopped(pid: int) -> bool:
 
 
 def create_time(pid: int) -> float | None:
-    """Return when the process that has this number was started (s since 1970); None where none runs."""
-    with suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        return process.create_time() if lives(process) else None
+    """Return when the process that has this number was started, s since the boot; None where none runs.
+
+    psutil's time is since 1970: a step of the clock would make another process of it.
+    """
+    with suppress(psutil.NoSuchProcess, OSError):
+        return clock.started_s(pid) if lives(psutil.Process(pid)) else None
     return None
 
 

@@ -29,8 +29,9 @@ POLL_S = 0.05  # s between two attempts to remove it
 
 def owner(pid: int | None = None) -> str:
     """Return a process's name as an owner; None: this process's."""
-    process = psutil.Process(pid)
-    return f"{process.pid}-{int(process.create_time() * 100)}-{_namespace()}"
+    pid = os.getpid() if pid is None else pid
+    # With "b", for since the boot, 0.2 takes it for none of its names; that counted since 1970.
+    return f"{pid}-b{round(clock.started_s(pid) * 100)}-{_namespace()}"
 
 
 def _namespace() -> int:
@@ -165,10 +166,10 @@ def _removed(folder: Path) -> bool:
 def _lives(name: str) -> bool:
     """Return whether the owner runs; a name that is none of ours, or a container's, counts as alive."""
     pid, created, namespace, *_ = (*name.split("-"), "", "")
-    if not (pid.isdigit() and created.isdigit()) or namespace != str(_namespace()):
+    if not (pid.isdigit() and created[:1] == "b" and created[1:].isdigit()) or namespace != str(_namespace()):
         return True
     seconds = create_time(int(pid))
-    return seconds is not None and int(seconds * 100) == int(created)
+    return seconds is not None and round(seconds * 100) == int(created[1:])
 
 
 def _groups() -> Iterator[Path]:

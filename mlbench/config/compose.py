@@ -1,6 +1,6 @@
 """Compose an experiment from conf/ and `name=value` overrides, once a run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import (
@@ -9,7 +9,7 @@ from pydantic import (
 
 import mlbench
 from mlbench.config import complaints, overrides, plugins
-from mlbench.config.division import Deviation, deviations
+from mlbench.config.division import Deviation, Lists, deviations
 from mlbench.config.errors import UserError, suggest
 from mlbench.config.experiment import (
     GPU_ONLY,
@@ -22,6 +22,7 @@ from mlbench.config.experiment import (
     TaskConfig,
     TrainingConfig,
 )
+from mlbench.config.identity import flatten
 from mlbench.config.network import idle
 from mlbench.config.store_uri import check_store
 
@@ -124,16 +125,40 @@ def _foreign_framework(experiment: Experiment) -> Iterator[Deviation]:
         yield Deviation(field="framework", fixed=False, declared=True, **given)
 
 
+def undeclared(recorded: Mapping[str, Any], declared: Sequence[Deviation]) -> list[str]:
+    """Return the fields in which a recorded configuration differs silently from today's closed reference.
+
+    A choice that is unknown here, and not declared as one of the user's own, is such a field.
+    """
+    fields = {deviation.field for deviation in declared}
+    try:
+        differences = _reference_differences(recorded)
+    except UserError as error:
+        return [] if fields & set(plugins.GROUPS) else [f"a choice: {error}"]
+    return [deviation.field for deviation in differences if deviation.field not in fields]
+
+
+def _reference_differences(recorded: Mapping[str, Any]) -> tuple[Deviation, ...]:
+    task = recorded["task"]
+    values = [f"{group}={recorded[group]['name']}" for group in plugins.GROUPS if group != "cluster"]
+    layers = {"scale": recorded["scale"], "task.recipe": task["recipe"], "task.dataset": task["dataset"]}
+    reference = compose([*values, *(f"{name}={value}" for name, value in layers.items())])
+    return deviations(recorded, reference.plain(), _of_task(reference))
+
+
+def _of_task(experiment: Experiment) -> Lists:
+    """Return the division of an experiment, with the fields that its task frees."""
+    free = (*experiment.division.free, *(f"task.{field}" for field in type(experiment.task).FREE))
+    return experiment.division.model_copy(update={"free": free})
+
+
 def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Deviation, ...]:
     """Return what differs from the closed reference; UserError for what the division does not allow."""
     reference = _validated(composed, faults := [])
     if reference is None:
         raise UserError("; ".join(faults), hint="a file in conf/ is not valid")
     division = reference.division
-    free = (*division.free, *(f"task.{field}" for field in type(reference.task).FREE))
-    differences = deviations(
-        experiment.plain(), reference.plain(), division.model_copy(update={"free": free})
-    )
+    differences = deviations(experiment.plain(), reference.plain(), _of_task(reference))
     if division.name == "closed":
         refused = [deviation for deviation in differences if not deviation.declared]
         hint = "restore the reference value, or use division=open, which lists it in the result"
@@ -169,6 +194,9 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
         problems.append(("", error))
         experiment = None
     if experiment is not None:
+        flags, plain = flatten(composed), flatten(experiment.plain())
+        errors += [f"{name}={str(value).lower()}: not a number" for name, value in flags.items()
+                   if isinstance(value, bool) and not isinstance(plain.get(name), bool)]  # fmt: skip
         faults = [idle(experiment.network), _unknown_algorithm(experiment.backend), _unserved(experiment)]
         errors += filter(None, faults)
         if experiment.network.emulated:
@@ -185,7 +213,8 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
                 experiment.sync.check(workers=experiment.workers, precision=precision)
             except UserError as error:
                 errors.append(str(error))
-        can = [choice for choice in task.PRECISIONS if device == "cuda" or choice not in GPU_ONLY]
+        cannot = task.CPU_ONLY if device == "cuda" else GPU_ONLY
+        can = [choice for choice in task.PRECISIONS if choice not in cannot]
         if precision not in can:
             backend = f"backend={experiment.backend.name}"
             errors.append(

@@ -62,5 +62,5 @@ def suggest(name: str, allowed: Sequence[str]) -> str:
     short = allowed if len(allowed) < FEW else [choice for choice in allowed if "." not in choice]
     if len(short) > MANY:
         like = [choice for choice in short if choice.startswith(name[:3])][:FEW] or short[:FEW]
-        return f"; choose one of {', '.join(like)}, ... (--help lists all {len(short)})"
+        return f"; choose one of {', '.join(like)}, ... ({len(short)} in all)"
     return f"; choose one of {', '.join(short)}" if short else ""

@@ -63,12 +63,16 @@ class TaskConfig(FrozenModel):
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 GPU_ONLY = ("tf32", "fp16")  # formats of a GPU's tensor cores; no CPU has kernels for training in them
+# What an LSTM computes in on a CPU alone: autocast gives cuDNN float16 whatever its own type is (torch 2.13,
+# aten/src/ATen/cudnn/AutocastRNN.cpp, at::kHalf), so that bf16 would be fp16 without a loss scale.
+LSTM_CPU_ONLY: tuple[Precision, ...] = ("bf16",)
 
 
 class TrainingConfig(TaskConfig):
     """The fields that every task with epochs has."""
 
     PRECISIONS: ClassVar[tuple[Precision, ...]] = ("fp32",)  # what the task can compute in
+    CPU_ONLY: ClassVar[tuple[Precision, ...]] = ()  # of these, what it cannot compute in on a GPU
     RECIPE_PRECISION: ClassVar[dict[str, Precision]] = {"cpu": "fp32", "cuda": "fp32"}  # by device
 
     batch_size: PositiveInt  # samples a worker and update
@@ -195,6 +199,11 @@ class SyncConfig(FrozenModel):
         """Whether rank 0's model and optimizer, which a checkpoint holds, are all that a restart needs."""
         return True
 
+    @property
+    def own_steps(self) -> bool:
+        """Whether a worker steps with a gradient of its own, so that its loss scale may skip a step alone."""
+        return False
+
     def check(self, *, workers: int, precision: Precision) -> None:
         """Raise UserError where the strategy cannot combine what so many workers compute, two at least."""
 
@@ -215,6 +224,11 @@ class Division(FrozenModel):
 
 UNIT_BOUNDS = {"%": (0.0, 100.0)}  # what values of a unit can be
 METRIC_BOUNDS = {"bleu": (0.0, 100.0), "perplexity": (1.0, math.inf), "cross_entropy": (0.0, math.inf)}
+
+
+def bounds(metric: str, unit: str) -> tuple[float, float]:
+    """Return the least and the greatest value that a metric can have."""
+    return METRIC_BOUNDS.get(metric, UNIT_BOUNDS.get(unit, (-math.inf, math.inf)))
 
 
 class Experiment(FrozenModel):
@@ -284,7 +298,7 @@ class Experiment(FrozenModel):
                 raise ValueError(f"no goal is fixed for {task.dataset}; leave goal out, or give a number")
         if not isinstance(goal, float) or task is None:
             return goal
-        low, high = METRIC_BOUNDS.get(task.metric, UNIT_BOUNDS.get(task.metric_unit, (-math.inf, math.inf)))
+        low, high = bounds(task.metric, task.metric_unit)
         if not low <= goal <= high:
             ends = f"between {low:g} and {high:g} {task.metric_unit}" if high < math.inf else f"above {low:g}"
             raise ValueError(f"{task.metric} lies {ends.rstrip()}")

@@ -122,19 +122,18 @@ def identity(values: Mapping[str, Any]) -> dict[str, Any]:
     return decisive | ({"cluster.name": fields[RUNS_AS]} if RUNS_AS in fields else {})
 
 
-def key(experiment: KeyFields) -> str:
+def key(experiment: KeyFields, framework_version: str | None = None) -> str:
     """Return the hash under which equal measurements are found again.
 
-    It covers the identity fields, the framework with its version, and Major.Minor of mlbench.
+    It covers the identity fields, the framework with its version (by default the installed one), and
+    Major.Minor of this mlbench.
     """
     fields = identity(experiment.plain())
     framework = fields["framework"]
-    return hashed(fields | {"framework": f"{framework} {version(framework)}"})
-
-
-def hashed(fields: Mapping[str, Any]) -> str:
-    """Return the key of identity fields, for Major.Minor of this mlbench."""
-    values = {**fields, "mlbench": comparable(mlbench.__version__)}
+    values = fields | {
+        "framework": f"{framework} {framework_version or version(framework)}",
+        "mlbench": comparable(mlbench.__version__),
+    }
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 

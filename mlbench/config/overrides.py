@@ -6,6 +6,7 @@ groups; a task's recipe and scale are laid over its values here, before single v
 
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -139,7 +140,9 @@ def _unreadable(word: str) -> str:
         return f"{word!r} ends in a comma"
     if value.startswith("~/"):
         return f"{word!r}: ~ stands for nothing here, write {name}=$HOME{value[1:]}"
-    return f"{word!r}: the value cannot be read; quote it twice: {name}=\"'{value}'\""
+    value = "'" + value.replace("'", "\\'") + "'"
+    twice = shlex.quote(value) if re.search(r'["$`\\!]', value) else f'"{value}"'
+    return f"{word!r}: the value cannot be read; quote it twice: {name}={twice}"
 
 
 def search_word(folder: str) -> str:

@@ -6,13 +6,13 @@ folder, when all ranks have made a step: a command that never trains leaves noth
 
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from typing import Any
 
 from mlbench import clock
+from mlbench.clusters import reaper
 from mlbench.config import compose
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
@@ -47,6 +47,7 @@ def experiment_of(overrides: Sequence[str], command: Sequence[str]) -> Experimen
         raise UserError("goal= needs a metric", hint="task.metric='val_acc ([0-9.]+)' says where it is")
     experiment = experiment.model_copy(update={"task": task})
     execute.check(experiment)
+    execute.check_folder("output_root", experiment.output_root)
     return experiment
 
 
@@ -62,6 +63,7 @@ def run(
     """
     experiment = experiment_of(overrides, command)
     task: Any = experiment.task  # its own Config
+    reaper.reap_if_any()
     with signals.interruptible(), ExitStack() as stack:
         lock = stack.enter_context(execute.machine(experiment, output))
         begun += lock.waited_s if lock else 0.0
@@ -85,8 +87,8 @@ def run(
         except KeyboardInterrupt:
             interrupted = True
         finally:
-            first = [signal.SIGINT] * interrupted  # as from a terminal: it may save its state
-            ended = process.end(*first) if code is None else process.finish()
+            with signals.repeatable() if interrupted else nullcontext() as number:
+                ended = process.end(number) if code is None else process.finish()
         recorder.drain(DRAIN_S)
         failed = summary.failure([code], [printed.last_line()], task.stall_s)
         error = execute.STOPPED if interrupted else None if collector.reached else failed

@@ -1,10 +1,12 @@
 """One run from a validated experiment to its record: reuse a finished run, or train and record."""
 
+import glob
 import itertools
 import os
 import platform
 import secrets
 import shlex
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
@@ -21,6 +23,7 @@ from mlbench.config import identity, plugins
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment, TrainingConfig
+from mlbench.datasets import own_files
 from mlbench.launch import cache, signals, torchrun
 from mlbench.launch.driver import run_workers
 from mlbench.launch.event_stream import EventStream
@@ -115,6 +118,19 @@ def check(experiment: Experiment) -> None:
         if experiment.framework != plugins.TORCH:
             plugins.framework(experiment.framework).require()
         registry.require_data(task, experiment.scale, experiment.data_root)
+        for path in own_files.together(task, task.OWN_DATA):
+            if not path.exists() and not any(path.parent.glob(f"{glob.escape(path.name)}.*")):
+                raise UserError(f"there is no file {path}", hint="give a path that is there")
+
+
+def check_folder(name: str, folder: Path) -> None:
+    """Raise UserError for a folder that cannot be made, or written to; write nothing that stays."""
+    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    try:
+        tempfile.TemporaryFile(dir=there).close()  # it never has a name
+    except OSError as error:
+        sentence = f"{name}={folder}: cannot make a folder in {there}: {error.strerror}"
+        raise UserError(sentence, hint=f"give another {name}") from error
 
 
 def submitted() -> float | None:
@@ -208,7 +224,7 @@ def _recorded(
 
 def conclude(folder: Path, end: RunEnd) -> Record:
     """Complete the log, and write the record that it gives."""
-    log, value = folder / events.NAME, end.model_dump(mode="json")
+    log, value = folder / events.NAME, events.visible(end.model_dump(mode="json"))
     events.append(log, "run_result", value, **events.checksum(events.read(log), value))
     record = build_record(events.read(log))
     record.save(folder)

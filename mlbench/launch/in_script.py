@@ -2,18 +2,20 @@
 
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mlbench import clock
 from mlbench.config.errors import UserError
 from mlbench.config.goal import Direction, Goal
-from mlbench.launch import command_run
+from mlbench.launch import command_run, execute
 from mlbench.launch.output import Output
 from mlbench.launch.recorder import Recorder
 from mlbench.script import probe
 from mlbench.script.collector import Collector
 
+WRITE_S = 30.0  # s between two looks for what a process that is killed would lose
 DRAIN_S = 30.0  # s that the other ranks have to tell their last steps
 LOOPBACK = "127.0.0.1"
 
@@ -36,6 +38,7 @@ class Measurement:
         overrides: Iterable[str] = (),
         output: Output | None = None,
     ) -> None:
+        self.metric = metric
         self._goal = Goal(metric, goal, direction) if goal is not None else None
         self._target = {"metric": metric, "target": goal, "direction": direction}
         self._words, self._output = list(overrides), output or Output()
@@ -44,17 +47,17 @@ class Measurement:
     def __enter__(self) -> "Measurement":
         import torch
 
-        outside = probe.ADDRESS in os.environ  # a command of mlbench measures this process
+        self._alone = probe.ADDRESS not in os.environ  # else a command of mlbench measures this process
         self._dist = torch.distributed
         together = self._dist.is_available() and self._dist.is_initialized()
         self._rank = self._dist.get_rank() if together else int(os.environ.get("RANK", "0"))
-        if not outside:
+        if self._alone:
             if not together and int(os.environ.get("WORLD_SIZE", "1")) > 1:
                 raise UserError(
                     "mlbench.measure() needs the ranks' process group: call init_process_group first"
                 )
             self._share(torch, self._listen() if self._rank == 0 else "", together)
-        self._probe = probe.start(torch)
+        self._probe = probe.start(torch, anew=self._alone)
         self._probe.goal = self._target
         return self
 
@@ -62,11 +65,19 @@ class Measurement:
         """Begin to record, on rank 0; return its address and token."""
         experiment = command_run.experiment_of(self._words, [sys.executable, *sys.argv])
         collector = Collector(os.environ.get("MASTER_ADDR", LOOPBACK), metric="none", goal=None)
-        line, begun = sys.orig_argv, clock.process_start()
+        line, begun = sys.orig_argv, _ends[-1] if _ends else clock.process_start()
         self._recorder = Recorder(
-            line, self._words, experiment, collector, begun=begun, lock=None, output=self._output
+            line, self._words, experiment, collector, begun=begun, lock=None, output=self._output, live=False
         )
+        self._ended = threading.Event()
+        self._writer = threading.Thread(target=self._write, args=(self._recorder,), daemon=True)
+        self._writer.start()
         return f"{collector.address} {collector.token}"
+
+    def _write(self, recorder: Recorder) -> None:
+        """Write what the ranks have told; seldom, as it takes Python's lock from the script."""
+        while not self._ended.wait(WRITE_S):
+            recorder.take(final=False)
 
     def _share(self, torch: Any, text: str, together: bool) -> None:
         """Tell all ranks where rank 0 listens, over the script's own process group."""
@@ -92,20 +103,37 @@ class Measurement:
 
     def validation(self, **metrics: float) -> bool:
         """Note a validation that ends now, alike on all ranks; return whether the goal is reached."""
-        value = metrics.get(self._target["metric"])
+        value = metrics.get(self.metric)
         if value is None:
             named = ", ".join(metrics) or "nothing"
-            raise UserError(f"validation() was given {named} and not {self._target['metric']}")
+            raise UserError(f"validation() was given {named} and not {self.metric}")
         self._probe.values.append((clock.monotonic(), float(value)))
         return self._goal is not None and self._goal.reached(float(value))
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._probe.finish()
+        if self._alone:
+            del os.environ[probe.ADDRESS], os.environ[probe.TOKEN]
         if self._recorder is None:
             return
+        recorder, self._recorder = self._recorder, None
         try:
-            self._recorder.drain(DRAIN_S)
-            why = None if error is None else f"{type(error).__name__}: {error}"
-            self._recorder.finish(None if why is None else "failed", why)
+            self._ended.set()
+            self._writer.join()
+            recorder.drain(DRAIN_S)
+            recorder.finish(*_failure(error))
         finally:
-            self._recorder.stop()
+            recorder.stop()
+            _ends.append(clock.wall())
+
+
+def _failure(error: BaseException | None) -> tuple[str | None, str | None]:
+    """Return the status and the sentence, for `Recorder.finish`, of a run that an exception has ended."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", execute.STOPPED
+    if error is None or type(error) is SystemExit and error.code in (None, 0):
+        return None, None
+    return "failed", f"{type(error).__name__}: {error}"
+
+
+_ends: list[float] = []  # of this process's measurements, after each of which the next begins, s since 1970

@@ -34,6 +34,7 @@ class Recorder:
 
     - command: as the record names it. overrides: as of `mlbench.run`.
     - begun: when the command started, s since 1970. lock: this machine's.
+    - live: whether MLflow gets what is new while the run goes on; not beside a training in this process.
     - folder: of the run; None until it begins.
     """
 
@@ -47,11 +48,13 @@ class Recorder:
         begun: float,
         lock: MachineLock | None,
         output: Output,
+        live: bool = True,
     ) -> None:
         self.experiment, self.collector = experiment, collector
         self.folder: Path | None = None
         self._command, self._overrides, self._begun = command, overrides, begun
         self._lock, self._output, self._started = lock, output, clock.wall()
+        self._live, self._written = live, 0  # intervals
         artifacts = experiment.output_root.absolute() / client.ARTIFACTS
         self._store = client.preload(experiment.store, artifacts=artifacts)
         self._meter, self._use = EnergyMeter(), CpuUse(own=own_processes)
@@ -59,12 +62,13 @@ class Recorder:
 
     def take(self, *, final: bool) -> None:
         """Write the intervals that have ended into the log."""
-        collector, new = self.collector, self.collector.take(final=final)
-        untold = collector.metric == "none"
-        begins = collector.started and not (untold and clock.wall() < collector.started_at + GOAL_S)
-        if self.folder is None and (new or begins):
+        collector = self.collector
+        collector.take(final=final)
+        untold = collector.metric == "none" and not collector.intervals
+        waits = not collector.started or untold and clock.wall() < collector.started_at + GOAL_S
+        if self.folder is None and not waits:
             self.folder = self._begin()
-        for validation, times in new:
+        for validation, times in self.collector.intervals[self._written :]:
             assert self.folder is not None
             events.append(
                 self.folder / events.NAME,
@@ -75,6 +79,7 @@ class Recorder:
                 phase_times=[each.plain() for each in times],
                 system=self._monitor.drain(),
             )
+            self._written += 1
 
     def stop(self) -> None:
         """Stop to listen and to watch this host."""
@@ -108,6 +113,8 @@ class Recorder:
             result=None if status else self._result(),
         )
         record = execute.conclude(self.folder, end)
+        if not self._live:
+            self._mlflow.start()
         aborted = record.status == "interrupted"
         where = self._mlflow.finish(wait=execute.ABORT_STORE_WAIT_S if aborted else execute.STORE_WAIT_S)
         self._output.card(record, folder=self.folder, where=where, tracking_uri=self.experiment.store)
@@ -115,7 +122,7 @@ class Recorder:
 
     def _begin(self) -> Path:
         """Make the run's folder, with the begin of its log."""
-        self.collector.settled, about = True, self.collector.ranks[0].about
+        about = self.collector.settle()
         update: dict[str, Any] = {"workers": self.collector.world}
         if about["goal"] and self.experiment.task.metric == "none":  # the script tells its own
             own = {"metric": about["goal"]["metric"], "direction": about["goal"]["direction"]}
@@ -123,7 +130,7 @@ class Recorder:
             if self.experiment.goal == "official" and about["goal"]["target"] is not None:
                 update["goal"] = float(about["goal"]["target"])
         backend = about["backend"] or ("nccl" if about["device"] == "cuda" else "gloo")
-        if backend in compose.choices("backend"):
+        if backend != self.experiment.backend.name and backend in compose.choices("backend"):
             chosen = compose.compose(
                 ["task=script", "launcher=command", f"backend={backend}", *self._overrides]
             )
@@ -141,7 +148,8 @@ class Recorder:
         events.append(folder / events.NAME, "run_configuration", start.model_dump(mode="json"))
         started = self.collector.started_at
         events.append(folder / events.NAME, "run_start", started, kind="INTERVAL_START")
-        self._mlflow.start()
+        if self._live:
+            self._mlflow.start()
         self.experiment = experiment
         return folder
 

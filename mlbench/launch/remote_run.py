@@ -25,6 +25,7 @@ from mlbench.launch.output import Display, Output
 from mlbench.record import events
 from mlbench.record.build_record import build_record, lost_end
 from mlbench.record.record import Record
+from mlbench.record.run_folders import RUN_ID
 from mlbench.tracking import uploader
 
 
@@ -113,7 +114,10 @@ class Copy:
         if self.folder is None:
             if event["key"] != "run_configuration":
                 raise SubmissionLost("the event log does not begin with the run's configuration")
-            self._open(self._experiment.output_root / Path(event["value"]["run_id"]).name)
+            run_id = str(event["value"]["run_id"])
+            if not RUN_ID.fullmatch(run_id):  # whatever the pod prints is read, and the folder is replaced
+                raise SubmissionLost(f"{run_id[:80]!r} is no name of a run")
+            self._open(self._experiment.output_root / run_id)
             events.copy(self.log, event)
             self._start()
         elif event["key"] == "run_stop":

@@ -13,8 +13,10 @@ from mlbench import clock
 PARENT_PID = "MLBENCH_PARENT"  # environment variable: the process without which a command must not go on
 PARENT_POLL_S = 0.5  # s between two looks whether it lives
 REPEAT_S = 30.0  # s after a signal in which others are ignored: the command is writing its record
+AGAIN_S = 1.0  # s after a signal in which another is the same one, which e.g. `uv run` has passed on, too
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _deadlines: list[float] = []  # until when the signals after the first are ignored
+_received: list[int] = []  # the numbers of those that were not
 
 
 @contextmanager
@@ -40,12 +42,23 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _interrupt(*_: Any) -> None:
+@contextmanager
+def repeatable() -> Iterator[int]:
+    """Yield the number of the signal that came; in the block one more, AGAIN_S later, ends the block, too."""
+    _deadlines.append(clock.monotonic() + AGAIN_S)
+    try:
+        yield _received[-1] if _received else signal.SIGINT
+    finally:
+        _deadlines.append(clock.monotonic() + REPEAT_S)
+
+
+def _interrupt(number: int, _: Any) -> None:
     if not _deadlines:
         atexit.register(_ignore_signals)  # runs before what other libraries registered earlier, as Ray
     elif clock.monotonic() < _deadlines[-1]:
         return
     _deadlines.append(clock.monotonic() + REPEAT_S)
+    _received.append(number)
     raise KeyboardInterrupt
 
 

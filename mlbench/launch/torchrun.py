@@ -61,6 +61,7 @@ def agent() -> Iterator[tuple[child.Child, Path]]:
     if _agents:
         yield _agents[0]
         return
+    reaper.reap_if_any()
     with temporary_folder.folder() as scratch:
         process = child.Child(
             [sys.executable, "-m", "mlbench.launch.torchrun", str(scratch)],
@@ -190,14 +191,19 @@ def work(spec: WorkerSpec, scratch: Path, stamps: dict[str, float]) -> None:
     except SignalException:  # the agent ends this rank, since another one has failed
         raise
     except Exception as error:
-        try:
-            text = pickle.dumps(error)
-        except Exception:  # whatever a class of somebody's own raises
-            text = pickle.dumps(WorkersFailed(f"{type(error).__name__}: {error}"))
         part = scratch / f"rank_{rank}.part"
-        part.write_bytes(text)
+        part.write_bytes(_pickled(error))
         part.rename(scratch / f"rank_{rank}.pickle")
         raise
+
+
+def _pickled(error: Exception) -> bytes:
+    """Return an error for `_failure`; one that pickle cannot read again, e.g. for its keywords, as text."""
+    try:
+        pickle.loads(text := pickle.dumps(error))
+    except Exception:  # whatever a class of somebody's own raises
+        text = pickle.dumps(WorkersFailed(f"{type(error).__name__}: {error}"))
+    return text
 
 
 if __name__ == "__main__":

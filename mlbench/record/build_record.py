@@ -63,7 +63,8 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
         quiet = [warning for warning in start.warnings if "load average" not in warning]
         start = start.model_copy(update={"warnings": quiet})
     other_hardware = node_types.other_hardware(experiment, result.nodes)
-    caveats = _caveats(experiment, result.nodes, oversubscribed=end.oversubscribed)
+    oversubscribed = end.oversubscribed or _oversubscribed(experiment, result.nodes)
+    caveats = _caveats(experiment, result.nodes, oversubscribed=oversubscribed)
     caveats = [*other_hardware, *caveats, *disturbed]
     if status in FINISHED and error:
         what = "its workers had finished" if end.result else "it reached its goal"
@@ -107,7 +108,7 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
         error=error,
         seed=start.seed,
         workers=experiment.workers,
-        oversubscribed=end.oversubscribed,
+        oversubscribed=oversubscribed,
         caveats=caveats,
         disturbances=disturbed,
         contradictions=contradictions,
@@ -181,9 +182,9 @@ def verify_against_log(record: Record, log: Log) -> None:
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:
         raise UserError("its event log is damaged or was changed", hint=hint) from error
     claimed = record.model_dump(mode="json")
-    if version != mlbench.__version__:  # other words, and neither has a reason where the other has none
+    if version != mlbench.__version__:  # other words, and neither may count where the other may not
         for values in (rebuilt, claimed):
-            values["official_reasons"] = bool(values["official_reasons"])
+            values["official_reasons"] = official.eligible(values["official_reasons"])
     differing = [name for name, value in rebuilt.items() if claimed[name] != value]
     if differing:
         differences = f"{', '.join(differing[:3])} of the record and of the event log differ"
@@ -326,6 +327,14 @@ def _restarts(log: Log, status: str) -> list[Restart]:
     """Return the failures that the run went on after; the last of a failed run ended it."""
     failures = [Restart(failures=event["value"]) for event in log if event["key"] == "worker_failure"]
     return failures[:-1] if status == "failed" else failures
+
+
+def _oversubscribed(experiment: Experiment, nodes: list[Node]) -> bool:
+    """Return whether the nodes have fewer CPUs than threads; their Ray may have been told otherwise."""
+    if experiment.backend.device == "cuda" or experiment.network.emulated or experiment.launcher == "command":
+        return False  # a script's other nodes are not described
+    threads = max((node.threads_per_worker or 0 for node in nodes), default=0)
+    return experiment.workers * threads > sum(node.usable_cpus for node in nodes)
 
 
 def _caveats(experiment: Experiment, nodes: list[Node], *, oversubscribed: bool) -> list[str]:

@@ -8,6 +8,7 @@ which readers skip.
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from mlbench.config.errors import UserError
 
 NAME = "events.jsonl"
 Kind = Literal["INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"]
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # escapes, text direction
 
 
 def append(path: Path, key: str, value: Any, *, kind: Kind = "POINT_IN_TIME", **metadata: Any) -> None:
@@ -28,10 +30,19 @@ def append(path: Path, key: str, value: Any, *, kind: Kind = "POINT_IN_TIME", **
         "time_ms": round(clock.wall() * 1000),
         "event_type": kind,
         "key": key,
-        "value": value,
-        "metadata": metadata,
+        "value": visible(value),
+        "metadata": visible(metadata),
     }
     copy(path, event)
+
+
+def visible(value: Any) -> Any:
+    """Return JSON types in which no text holds control characters, which a terminal would obey."""
+    if isinstance(value, str):
+        return CONTROL.sub("\N{REPLACEMENT CHARACTER}", value)
+    if isinstance(value, dict):
+        return {visible(name): visible(item) for name, item in value.items()}
+    return [visible(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def copy(path: Path, event: dict[str, Any]) -> None:

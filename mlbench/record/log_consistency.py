@@ -9,12 +9,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mlbench.config.experiment import Experiment
+from mlbench.config.errors import is_comparable
+from mlbench.config.experiment import Experiment, bounds
+from mlbench.config.identity import key
 from mlbench.record import events, official
 from mlbench.record.format import duration
 from mlbench.record.noise import MIN_SECONDS, Interference
 from mlbench.record.phases import PhaseTimes
-from mlbench.record.record import Node, RunEnd, RunStart, Startup, Validation, WorkerResult
+from mlbench.record.record import FINISHED, Node, RunEnd, RunStart, Startup, Validation, WorkerResult
 
 Log = Sequence[dict[str, Any]]
 Measured = tuple[Validation, list[PhaseTimes]]
@@ -50,7 +52,9 @@ def contradictions(
     stretches = _stretches(log)
     every = [each for stretch in stretches for each in stretch]
     sentences = [
+        *_of_identity(start),
         *_of_checksum(log),
+        *_of_additions(log, start.experiment),
         *_of_order(every, start.experiment),
         *(
             sentence
@@ -63,6 +67,7 @@ def contradictions(
         *_of_nodes(log, end, result, every),
         *_of_hosts(log, end, start.experiment),
         *_of_rates(start.experiment, result.nodes, flops_per_s),
+        *_of_values(log, every, start.experiment, end.result),
     ]
     return list(dict.fromkeys(sentences))
 
@@ -90,6 +95,18 @@ def _neighbours(stretches: Sequence[Sequence[Measured]]) -> Iterator[tuple[Measu
         yield from zip([None, *stretch], stretch, strict=False)
 
 
+def _of_identity(start: RunStart) -> Iterator[str]:
+    """The key is that of the configuration; a released version's may have been made otherwise."""
+    experiment, software = start.experiment, start.software
+    framework = software.packages.get(experiment.framework)
+    if framework and is_comparable(start.mlbench) and key(experiment, framework) != start.key:
+        yield f"its key {start.key} is not that of its configuration"
+    if experiment.seed not in (None, start.seed):
+        yield f"its configuration has the seed {experiment.seed}, and the run {start.seed}"
+    if software.mlbench not in (None, start.mlbench):
+        yield f"it names two versions of mlbench, {software.mlbench} and {start.mlbench}"
+
+
 def _of_checksum(log: Log) -> Iterator[str]:
     for index, event in enumerate(log):
         written = event["metadata"]
@@ -102,6 +119,18 @@ def _of_checksum(log: Log) -> Iterator[str]:
             yield "lines were added to it"
 
 
+def _of_additions(log: Log, experiment: Experiment) -> Iterator[str]:
+    """What a cluster says of a run follows the run's own end; workers restart as often as is allowed."""
+    keys = [event["key"] for event in log]
+    submitted = "submission" in keys
+    if submitted and (experiment.cluster.name == "local" or sealed(log[keys.index("submission") :])):
+        yield "it tells of a submission that its run cannot have had"
+    trained = max((index for index, name in enumerate(keys) if name == "validation"), default=0)
+    failures = keys[:trained].count("worker_failure")
+    if failures > experiment.max_failures:
+        yield f"its workers failed {failures} times, and max_failures is {experiment.max_failures}"
+
+
 def _of_order(every: Sequence[Measured], experiment: Experiment) -> Iterator[str]:
     """The clock never pauses, all ranks take part, and a run ends where it reaches its goal."""
     goal = experiment.target
@@ -112,7 +141,8 @@ def _of_order(every: Sequence[Measured], experiment: Experiment) -> Iterator[str
             yield f"the validation at step {now.step} has {len(ranks)} ranks of {experiment.workers}"
         value = now.metrics.get(goal.metric) if goal else None
         reached = goal is not None and value is not None and goal.reached(value)
-        if reached != now.goal_reached or (reached and now is not every[-1][0]):
+        finite = None not in now.metrics.values()  # else the run has diverged, whatever the goal
+        if (finite and reached != now.goal_reached) or (reached and now is not every[-1][0]):
             yield f"the validation at step {now.step} and the goal contradict each other"
 
 
@@ -270,6 +300,8 @@ def _of_nodes(log: Log, end: RunEnd, result: WorkerResult, every: Sequence[Measu
     reported = [WorkerResult.model_validate(e["value"]) for e in log if e["key"] == "worker_result"]
     if any(report != end.result for report in reported) and end.result is not None:
         yield "its workers' result stands in it twice, and differs"
+    if end.result is not None and end.result.status in FINISHED and not end.result.nodes:
+        yield "it describes no node"
     began = {event["metadata"].get("hostname") for event in log if event["key"] == "run_start"} - {None}
     restarted = any(event["key"] == "worker_failure" for event in log)  # then the nodes are those since then
     if result.nodes and not restarted and began - {result.nodes[0].hostname}:
@@ -296,9 +328,10 @@ def _of_hosts(log: Log, end: RunEnd, experiment: Experiment) -> Iterator[str]:
 def _of_interference(what: Interference | None, hostname: str, logical_cpus: int | None) -> Iterator[str]:
     if what is None or what.seconds < MIN_SECONDS:
         return
-    used, most = what.others + what.steal, max(what.cpus, logical_cpus or 0.0)
-    if used > CPUS_FACTOR * most:
-        yield f"other processes cannot have used {used:.2g} of the {most:g} CPUs of {hostname}"
+    used, most = what.others + what.steal, logical_cpus or what.cpus
+    for cpus, who in ((used, "other processes"), (what.cpus, "the run")):
+        if cpus > CPUS_FACTOR * most:
+            yield f"{who} cannot have used {cpus:.2g} of the {most:g} CPUs of {hostname}"
 
 
 def _of_rates(experiment: Experiment, nodes: Sequence[Node], flops_per_s: float | None) -> Iterator[str]:
@@ -315,6 +348,33 @@ def _of_rates(experiment: Experiment, nodes: Sequence[Node], flops_per_s: float 
             f"it computed {flops_per_s:.2g} FLOP/s, and its nodes can do {most:.2g}: "
             "the clock of one of them was wrong"
         )
+
+
+def _of_values(
+    log: Log, every: Sequence[Measured], experiment: Experiment, result: WorkerResult | None
+) -> Iterator[str]:
+    """Metrics lie in the bounds of their unit, amounts are not negative, and samples have one unit."""
+    task = experiment.task
+    low, high = bounds(task.metric, task.metric_unit)
+    for validation, _ in every:
+        value = validation.metrics.get(task.metric)
+        if value is not None and not low <= value <= high:
+            yield f"its {task.metric} at step {validation.step} is {value:g}, which it cannot be"
+    if result is None:  # its workers died and described nothing
+        return
+    amounts = {
+        "FLOP a sample": result.flops_per_sample,
+        "bytes of gradients": result.gradient_bytes,
+        "peak memory": result.peak_memory_bytes,
+        **{f"energy of {node.hostname}": min(node.energy_j.values(), default=None) for node in result.nodes},
+        **{f"share in memory on {node.hostname}": node.data_cached for node in result.nodes},
+        **{f"load on {n.hostname}": n.interference and min(n.interference.others, n.interference.steal)
+           for n in result.nodes},
+    }  # fmt: skip
+    yield from (f"its {name} is negative" for name, amount in amounts.items() if (amount or 0) < 0)
+    units = {event["metadata"].get("unit") for event in log if event["key"] == "validation"} - {None}
+    if units and units != {result.sample_unit}:
+        yield f"its samples are {' and '.join(sorted(units | {result.sample_unit}))}"
 
 
 def _calibrated(rates: Mapping[str, float], *, cuda: bool) -> float | None:

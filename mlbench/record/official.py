@@ -15,8 +15,10 @@ from importlib import resources
 from typing import Any
 
 import mlbench
+from mlbench.config import compose
+from mlbench.config.errors import is_comparable
 from mlbench.config.experiment import Experiment
-from mlbench.config.identity import listed
+from mlbench.config.identity import identity, listed
 from mlbench.record.attempts import History
 from mlbench.record.record import FINISHED, Node, Record, RunStart, Values, WorkerResult
 
@@ -33,6 +35,8 @@ PRECISION = {
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("0",),
     "NVIDIA_TF32_OVERRIDE": ("0",),
 }
+# Where the device plug-in of GKE mounts the driver (cloud.google.com, "About GPUs in GKE"); the image has it
+DRIVER = ("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64")
 # Of these variables each changes what computes, what code runs or what is measured, but for those after them.
 CHANGING = {
     "changes arithmetic or the library that does it": (("CUBLAS_*", "CUDNN_*", "TORCH_*"), (
@@ -87,6 +91,11 @@ def reference(version: str = mlbench.__version__) -> FrozenReference:
     return FrozenReference.model_validate_json(path.read_text("utf-8"))
 
 
+def eligible(reasons: Sequence[str]) -> bool:
+    """Return whether a run may count in an official point: nothing but a missed goal speaks against it."""
+    return set(reasons) <= {MISSED}
+
+
 def recipe_hash(experiment: Mapping[str, Any], free: Sequence[str]) -> str:
     """Return the hash of a resolved task and its goals, less its free fields, and of its sync strategy."""
     task = {name: value for name, value in experiment["task"].items() if name not in free}
@@ -113,6 +122,9 @@ def reasons(
     if not sentences:  # only what claims to be official is held against the published data and recipe
         sentences += _of_recipe(experiment, frozen)
         sentences += _of_data(experiment.task.dataset, result, frozen)
+    if not sentences and is_comparable(start.mlbench):
+        fields = compose.undeclared(experiment.plain(), start.deviations)
+        sentences += [f"{field} is not the reference's, and no deviation says so" for field in fields]
     sentences += _of_code(start, result.nodes, frozen)
     sentences += _of_environment(start, result.nodes)
     sentences += [
@@ -135,14 +147,16 @@ def of_point(runs: Sequence[Record], attempts: Sequence[Record], history: Histor
     """
     counted, drawn = {run.seed for run in runs}, history.drawn
     given = ({run.seed for run in attempts} | history.planned) - drawn
-    interrupted = sum(run.status == "interrupted" for run in attempts)
+    interrupted = sum(run.status in ("interrupted", "preempted") for run in attempts)
+    fields = {json.dumps(identity(run.experiment.plain()), sort_keys=True) for run in attempts}
     numbers = {
         f"of its seeds {len(drawn)} were drawn by a sweep, and it takes {FEWEST_SEEDS}": len(drawn)
         < FEWEST_SEEDS,
         f"of its seeds {len(given)} were chosen and not drawn": given,
         f"of its seeds {len(drawn - counted)} have no result": drawn - counted,
-        f"of its attempts {len(history.deleted)} were deleted": history.deleted,
+        f"of its attempts {len(history.deleted)} were deleted or cannot be read": history.deleted,
         f"of its attempts {interrupted} were interrupted": interrupted,
+        f"its runs are of {len(fields)} configurations": len(fields) > 1,
         "half of its runs or more missed the goal": 2 * sum(run.status not in REACHED for run in runs)
         >= len(runs),
     }
@@ -220,8 +234,9 @@ def _of_environment(start: RunStart, nodes: list[Node]) -> Iterator[str]:
             value = environment.get(name)
             if value and value.upper() not in harmless:
                 yield f"{name}={value} lowers the precision of arithmetic"
+        given = [name for name, value in environment.items() if value and (name, value) != DRIVER]
         for what, (patterns, harmless) in CHANGING.items():
-            for name in filter(environment.get, environment):
+            for name in given:
                 if listed(name, patterns) and name not in PRECISION and not listed(name, harmless):
                     yield f"{name} {what}"
     for code in (start.software.startup_code, *(node.startup_code for node in nodes)):

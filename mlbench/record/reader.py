@@ -2,12 +2,13 @@
 
 import json
 import os
+import shlex
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 from mlbench.config.errors import UserError, is_comparable, unreadable
-from mlbench.record import consistency, events
+from mlbench.record import consistency, events, official
 from mlbench.record.build_record import verify_against_log
 from mlbench.record.record import Record
 
@@ -18,8 +19,8 @@ EDITED = "edited: "  # begins the reason why a record that calls itself eligible
 def load(path: Path) -> Record:
     """Read a record.json; raises FileNotFoundError, or UserError where it cannot be used.
 
-    That is where this version cannot read it, and where it contradicts itself. One that calls itself eligible
-    is so only if the event log beside it says the same.
+    That is where this version cannot read it, and where it contradicts itself. One that may count in an
+    official point does so only if the event log beside it says the same.
     """
     values = None
     try:
@@ -33,11 +34,20 @@ def load(path: Path) -> Record:
     if wrong:
         raise UserError(f"{path} was changed or is damaged: {wrong}", hint=_hint(path))
     record = _located(record, path.parent)
-    return _as_logged(record, path.parent) if record.eligible else record
+    return _as_logged(record, path.parent) if official.eligible(record.official_reasons) else record
+
+
+def is_readable(folder: Path) -> bool:
+    """Return whether a run's folder has a record that can be used."""
+    try:
+        load(folder / "record.json")
+    except (FileNotFoundError, UserError):
+        return False
+    return True
 
 
 def _as_logged(record: Record, folder: Path) -> Record:
-    """Return an eligible record as it is, or with why its event log does not bear it out."""
+    """Return a record as it is, or not eligible, with why its event log does not bear it out."""
     try:
         verify_against_log(record, events.read(folder / events.NAME))
     except (OSError, ValueError, UserError) as error:
@@ -85,9 +95,18 @@ def find_all(output_root: Path, trials: Iterable[tuple[str, int]]) -> dict[tuple
     return runs
 
 
+def results_command(verb: str, output_root: Path, *words: str) -> str:
+    """Return the command line of mlbench.results for runs that may lie elsewhere than `runs`, the default."""
+    command = ["python", "-m", "mlbench.results", verb, *words]
+    if output_root.absolute() != Path("runs").absolute():
+        command.append(f"output_root={output_root}")
+    return shlex.join(command)
+
+
 def _hint(path: Path) -> str:
-    run = path.parent.name
-    return f"results sync makes it again from a whole event log; results delete {run} deletes the run"
+    sync = results_command("sync", path.parent.parent)
+    delete = results_command("delete", path.parent.parent, path.parent.name)
+    return f"{sync} makes it again from a whole event log; {delete} deletes the run"
 
 
 def _located(record: Record, folder: Path) -> Record:

@@ -1,15 +1,18 @@
 """The runs below an output_root, as folders: one a run, named as the run."""
 
 import os
-import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from mlbench.config.errors import UserError
 from mlbench.record import events, reader
 from mlbench.record import study as studies
+from mlbench.record.reader import results_command
 from mlbench.record.record import Record
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # a folder's name, never a path
 
 
 def records(output_root: Path) -> tuple[list[Record], list[str]]:
@@ -17,20 +20,23 @@ def records(output_root: Path) -> tuple[list[Record], list[str]]:
 
     A record's run_id is its folder's name, so whoever has a record knows its folder.
     """
-    readable, complaints = [], []
+    complaints: list[str] = []
+    return list(readable(output_root, complaints.append)), complaints
+
+
+def readable(output_root: Path, complain: Callable[[str], Any] | None = None) -> Iterator[Record]:
+    """Yield the records that can be used, oldest first, one after the other: so many need no memory.
+
+    `complain` is called with a sentence for every folder whose record cannot be used.
+    """
     for name in names(output_root):
         try:
-            readable.append(load(output_root / name))
-        except (FileNotFoundError, UserError) as error:
-            complaints.append(str(error))
-    return readable, complaints
-
-
-def readable(output_root: Path) -> Iterator[Record]:
-    """Yield the records that can be used, oldest first, one after the other: so many need no memory."""
-    for name in names(output_root):
-        with suppress(FileNotFoundError, UserError):
             yield load(output_root / name)
+        except FileNotFoundError:
+            pass  # deleted since
+        except UserError as error:
+            if complain:
+                complain(str(error))
 
 
 def load(folder: Path) -> Record:
@@ -85,43 +91,48 @@ def folder(output_root: Path, word: str) -> Path:
     if len(matches) == 1:
         return output_root / matches[0]
     if not word.strip():
-        raise UserError(f"{word!r} names no run", hint="show last")
+        raise UserError(f"{word!r} names no run", hint=results_command("show", output_root, "last"))
     if not runs and word == "last":
         raise UserError(f"there is no finished run in {output_root}", hint="python -m mlbench.run makes one")
     if not matches:
         unfinished = (output_root / word / events.NAME).exists()
         hint = results_command("sync" if unfinished else "list", output_root)
         if is_study(output_root, word):
-            hint = f"it is a study: show study:{word}"
+            hint = f"it is a study: {results_command('show', output_root, f'study:{word}')}"
         raise UserError(f"no finished run in {output_root} is called {word!r}", hint=hint)
     raise UserError(
         f"{word!r} is a part of {len(matches)} runs' names",
-        hint=f"the newest are {', '.join(matches[-2:])}; `show last` takes the newest of all",
+        hint=f"the newest are {', '.join(matches[-2:])}; last is the newest of all",
     )
 
 
-def study(output_root: Path, name: str, *, members: Sequence[str] | None = None) -> list[Record]:
+def study(
+    output_root: Path,
+    name: str,
+    *,
+    members: Sequence[str] | None = None,
+    complain: Callable[[str], Any] | None = None,
+) -> list[Record]:
     """Return the records of a study: those of its plan, and those that say that they are of it.
 
     Imported runs come without a plan. `members` are the runs of which the caller knows that they say so;
-    no others are then read. UserError if there is neither a plan nor a run of this name.
+    no others are then read. Else `complain` is called with what the answer lacks: see `readable`, and trials
+    of the plan. UserError if there is neither a plan nor a run of this name.
     """
     plan = studies.load(studies.folder(output_root, name))
     planned = studies.records(plan, output_root) if plan else []
     own = {run.run_id for run in planned}
     if members is None:
         planned += [
-            run for run in readable(output_root) if run.experiment.study == name and run.run_id not in own
+            run
+            for run in readable(output_root, complain)
+            if run.experiment.study == name and run.run_id not in own
         ]
     if plan is None and not planned and not members:
         plans = sorted(path.parent.name for path in (output_root / "studies").glob(f"*/{studies.PLAN}"))
         raise UserError(f"there is no study {name!r}", hint=f"studies: {', '.join(plans) or 'none'}")
+    if complain and plan:
+        done, trials = {(run.key, run.seed) for run in planned}, studies.trials(plan)
+        if lacking := sum((trial.point.key, trial.seed) not in done for trial in trials):
+            complain(f"study {name}: {lacking} of {len(trials)} planned runs have no record that can be used")
     return planned
-
-
-def results_command(verb: str, output_root: Path) -> str:
-    """Return the command line of mlbench.results for runs that may lie elsewhere than `runs`, the default."""
-    command = ["python", "-m", "mlbench.results", verb]
-    if output_root.absolute() != Path("runs").absolute():
-        command.append(f"output_root={output_root}")
-    return shlex.join(command)

@@ -75,11 +75,16 @@ class Trial(NamedTuple):
 
     @property
     def id(self) -> str:
-        return f"{self.point.key}-{self.seed:x}"
+        return trial_id(self.point.key, self.seed)
 
     @property
     def overrides(self) -> tuple[str, ...]:
         return (*self.point.overrides, f"seed={self.seed}")
+
+
+def trial_id(key: str, seed: int) -> str:
+    """Return the name that a study's log has for a point's run with a seed."""
+    return f"{key}-{seed:x}"
 
 
 def folder(output_root: Path, name: str) -> Path:
@@ -210,12 +215,12 @@ def lost_attempts(path: Path, records: Sequence[Record]) -> list[str]:
 def histories(output_root: Path, *, runs: Collection[str] | None = None) -> dict[str, History]:
     """Return what all studies know of their points, by key; a study that cannot be read knows nothing.
 
-    `runs`: the names of all runs that are there (default: the folders in output_root).
+    `runs`: the names of all runs that are there (default: those whose record can be read, in output_root).
     """
-    there = (lambda run: (output_root / run).exists()) if runs is None else runs.__contains__
+    there = (lambda run: reader.is_readable(output_root / run)) if runs is None else runs.__contains__
     result: dict[str, History] = {}
     for path in sorted((output_root / "studies").glob(f"*/{PLAN}")):
-        with suppress(UserError):
+        with suppress(UserError, LookupError, TypeError):
             plan = load(path.parent)
             log = events.read(path.parent / LOG) if (path.parent / LOG).exists() else []
             ended = {(e["value"]["trial"], e["value"]["run_id"]) for e in log if e["key"] == ENDED}

@@ -36,6 +36,8 @@ def create() -> tuple[Path, int | None]:
         if (descriptor := _lock(path)) is not None:
             (path / MARKER).touch()
             return path, descriptor
+        with suppress(OSError):
+            path.rmdir()
     return Path(tempfile.mkdtemp(prefix=PREFIX, dir=root())), None
 
 

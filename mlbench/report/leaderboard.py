@@ -83,8 +83,11 @@ def _apart(entry: LeaderboardEntry) -> bool:
 
 def _of_one(submission: Checked) -> Iterable[LeaderboardEntry]:
     classes: dict[tuple[str, str, str], list[Record]] = {}
+    # A run that failed or was killed describes no node: it is an attempt at what others of its key measured.
+    described = {run.key: hardware_class(run) for run in submission.records if run.nodes}
     for run in submission.records:
-        names = run.experiment.division.name, hardware_class(run), comparable(run.mlbench)
+        machines = hardware_class(run) if run.nodes else described.get(run.key, hardware_class(run))
+        names = run.experiment.division.name, machines, comparable(run.mlbench)
         classes.setdefault(names, []).append(run)
     for (division, machines, version), runs in classes.items():
         for group in groups(runs, histories=submission.histories):
@@ -98,7 +101,8 @@ def _entry(submission: Checked, section: str, curve: ScalingCurve, point: Point)
     price = submission.about.price if submission.about else None
     bill = point.usd
     if price and point.time_to_accuracy:
-        bill = point.time_to_accuracy.times(point.nodes * price.usd_per_hour / 3600)
+        nodes = max(point.nodes, *(len(run.nodes) for run in point.records))  # a profile may not say how many
+        bill = point.time_to_accuracy.times(nodes * price.usd_per_hour / 3600)
     against = [reason for reason in point.unofficial if reason != official.IMPORTED]
     tier, why = COMPLETE, "; ".join(against[:1])
     if submission.incomplete:

@@ -9,17 +9,22 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from mlbench import clock
+from mlbench.clusters import processes
 from mlbench.config.errors import UserError
 from mlbench.script import probe
 
 LOG_BYTES = 2**20  # bytes of the begin, and as many of the end, of what a command prints
 LINE_BYTES = 2**14  # bytes of a line in which a metric is looked for
 CHUNK = 2**16  # bytes read at once
+POLL_S = 0.05  # s between two looks whether a command has ended
 END_S = 10.0  # s that a command has to end after SIGTERM
+# s that it has to save its state after a signal that came to this process. Slurm (KillWait) and Kubernetes
+# kill what is left 30 s after SIGTERM; the last 5 s are for the record.
+GRACE_S: dict[int, float] = {signal.SIGINT: 120.0, signal.SIGHUP: 120.0, signal.SIGTERM: 25.0}
 RAISED = re.compile(
     r"^(\[rank\d+\]: *)?[\w.]*(Error|Exception|Interrupt|Exit)\b(:|$)"
 )  # a traceback's last line
@@ -145,15 +150,32 @@ class Child:
             return 128 - code if code < 0 else code
         return None
 
-    def end(self, *first: int) -> int:
-        """End the command and all processes of its group, by SIGTERM or `first`; return its exit code."""
-        self._ending = not first
-        for number, patience in [(each, END_S) for each in (*first, signal.SIGTERM, signal.SIGKILL)]:
-            self._signal(number)
-            if self.wait(patience) is not None:
-                break
+    def end(self, came: int | None = None) -> int:
+        """End the command and all processes of its group, by SIGTERM and SIGKILL; return its exit code.
+
+        came: the signal that came to this process. They get it first and have GRACE_S to save their state; a
+        KeyboardInterrupt, from one more signal, ends the wait.
+        """
+        self._ending = came is None
+        patience = {came or signal.SIGTERM: END_S, signal.SIGTERM: END_S, signal.SIGKILL: END_S}
+        if came is not None:
+            patience[came] = GRACE_S[came]
+        for number, seconds in patience.items():
+            with nullcontext() if came is None else suppress(KeyboardInterrupt):
+                self._signal(number)
+                if self._ended(seconds, group=came is not None):
+                    break
         self.finish()
         return self.wait(0) or 0
+
+    def _ended(self, timeout_s: float, *, group: bool) -> bool:
+        """Wait until the command, or its whole group, has ended; return False after `timeout_s`."""
+        limit = clock.monotonic() + timeout_s
+        while self.wait(0) is None or group and processes.of_group(self.process.pid):
+            if clock.monotonic() > limit:
+                return False
+            threading.Event().wait(POLL_S)
+        return True
 
     def finish(self) -> None:
         """Kill what the command left behind, and read the rest of what it printed."""

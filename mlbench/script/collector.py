@@ -106,6 +106,12 @@ class Collector:
         with self._changed:
             self._values.append((clock.monotonic(), value))
 
+    def settle(self) -> dict[str, Any]:
+        """Return what rank 0 has told of itself, with its goal; another goal is not the record's."""
+        with self._changed:
+            self.settled = True
+            return self.ranks[0].about.copy()
+
     def close(self) -> None:
         """Stop listening."""
         self._server.close()
@@ -213,7 +219,6 @@ class Collector:
             about = json.loads(lines.readline(MAX_BYTES))
             if not secrets.compare_digest(str(about.pop("token", "")), self.token):
                 return
-            _answer(connection, clock=clock.host_clock_id())
             with self._changed:
                 if about["rank"] in self.ranks:  # a second process of that rank, as in a restart
                     self.refused += 1
@@ -221,6 +226,7 @@ class Collector:
                     rank = self.ranks[about["rank"]] = Rank(about)
                     self.world = max(self.world, about["world"])
                     self._changed.notify_all()
+            _answer(connection, clock=clock.host_clock_id())  # the rank may end at once: `drain` knows it
             while line := lines.readline(MAX_BYTES):
                 message = json.loads(line)
                 if "ping" in message:

@@ -55,11 +55,13 @@ def _print_apart() -> None:
                 os.dup2(os.open(path, os.O_WRONLY), stream)
 
 
-def start(torch: Any) -> "Probe":
-    """Return what watches this process, which it does from the first call on."""
+def start(torch: Any, *, anew: bool = False) -> "Probe":
+    """Return what watches this process, which it does from the first call on; `anew`: for another run."""
     if not _watching:
         _watching.append(Probe(torch))
         _watching[0].watch()
+    elif anew:
+        _watching[0].restart()
     return _watching[0]
 
 
@@ -173,7 +175,14 @@ class Probe:
     def _forget(self) -> None:
         self._sender = Sender()
         self._steps, self._stamps, self._begin, self._inference, self._count = [], [], None, None, 0
+        self._rows, self._forward, self._stepping, self._depth = {}, False, None, 0
         self._thread = threading.get_ident()
+
+    def restart(self) -> None:
+        """Watch for another run, by the hooks that are there, and for other models."""
+        self._forget()
+        self.watching, self.failure = True, None
+        self._searching[self._key] = self._search
 
     def _watch_loader(self, loader: Any) -> None:
         """Stamp the making of an iterator, which starts the loader's workers, each batch, and its end."""

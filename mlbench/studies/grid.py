@@ -1,8 +1,9 @@
 """Grids of experiments: `name=value,value` words in Hydra's syntax, multiplied out."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 
 from mlbench.config.errors import UserError
 from mlbench.config.identity import role
@@ -11,6 +12,7 @@ from mlbench.record.study import SEEDS
 
 OUTPUT = ("study", "verbose", SEARCH_PATH)  # with locations and operation, the same for all runs of a sweep
 ONE_VALUE = (*OUTPUT, "cluster", "division")
+MOST = 1000  # points, and seeds of one; a mistyped range plans no study of a lifetime
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,19 @@ def parse(overrides: Sequence[str]) -> Grid:
             override = parser.parse_override(quoted(word))
             name = override.key_or_group
             swept = override.is_sweep_override()
-            values = list(override.sweep_string_iterator()) if swept else [word.split("=", 1)[1]]
+            one = word.split("=", 1)[1:]
+            values = list(islice(override.sweep_string_iterator(), MOST + 1)) if swept else one
             if isinstance(choice := override.value(), ChoiceSweep) and name in VERBATIM:
                 values = [str(getattr(value, "text", value)) for value in choice.list]  # without quotes
-        except (HydraException, IndexError, RecursionError):
+        except (HydraException, IndexError, RecursionError, ValueError):  # ValueError: range(1,5,0)
             faults.append(f"{shortened(word)!r} is not of the form name=value or name=value,value")
             continue
         if not values:
             faults.append(f"{word!r} names no value")
+        elif len(values) > MOST:
+            faults.append(f"{word!r} names more than {MOST:,} values")
+        elif len(set(values)) < len(values):
+            faults.append(f"{word!r} names a value twice")
         elif name == "seed":
             seeds = values
         elif name in parameters or name in output_settings:
@@ -70,10 +77,12 @@ def parse(overrides: Sequence[str]) -> Grid:
         elif name in OUTPUT or role(name) in ("location", "operation"):
             output_settings[name] = word
         else:
-            parameters[name] = [f"{name}={value}" for value in dict.fromkeys(values)]
+            parameters[name] = [f"{name}={value}" for value in values]
     if seeds is not None and not all(seed.isdecimal() and int(seed) < SEEDS for seed in seeds):
         faults.append(f"seed={','.join(seeds)}: a seed is a whole number from 0 to {SEEDS - 1}")
         seeds = None
+    if (points := math.prod(map(len, parameters.values()))) > MOST:
+        faults.append(f"the grid has {points:,} points, more than {MOST:,}")
     if faults:
         raise UserError("; ".join(faults), hint="`python -m mlbench.sweep --help` shows how to write a grid")
-    return Grid(parameters, output_settings, None if seeds is None else tuple(map(int, dict.fromkeys(seeds))))
+    return Grid(parameters, output_settings, None if seeds is None else tuple(map(int, seeds)))

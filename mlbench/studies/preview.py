@@ -2,7 +2,6 @@
 
 import math
 import shlex
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +27,7 @@ from mlbench.terminal.result_card import wrapped
 
 LABEL = 12  # columns of the first column
 BY_FIRST_RUN = "made by the first run"
+OWN_FILES = "files of your own, read when the run begins"
 NOTHING = "dry run: nothing was started or written"
 
 
@@ -89,6 +89,8 @@ def sweep(spec: SweepSpec) -> tuple[list[str], bool]:
     lines += _row("estimate", _total([(point.missing, point.estimate) for point in points], hardware))
     if spec.max_usd is not None:
         lines += _row("limit", f"max_usd={spec.max_usd:g}: no run starts that would exceed it")
+    if spec.max_time_s is not None:
+        lines += _row("limit", f"max_time={spec.max_time_s:g}s: no run starts that would end later")
     lines += _row("data", "; ".join(dict.fromkeys(map(_data, wanted.values()))))
     lines += _row("results", str(result.folder))
     return [*lines, NOTHING], any(point.refusal for point in points)
@@ -99,15 +101,10 @@ def _check(experiment: Experiment) -> None:
     execute.check_launcher(experiment)
     execute.check(experiment)
     folders = {"output_root": experiment.output_root}
-    if connection.shares_files(experiment) and _data(experiment).endswith(BY_FIRST_RUN):
+    if connection.shares_files(experiment) and _data(experiment).endswith((BY_FIRST_RUN, OWN_FILES)):
         folders["data_root"] = experiment.data_root
     for name, folder in folders.items():
-        there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-        try:
-            tempfile.TemporaryFile(dir=there).close()  # it never has a name
-        except OSError as error:
-            sentence = f"{name}={folder}: cannot make a folder in {there}: {error.strerror}"
-            raise UserError(sentence, hint=f"give another {name}") from error
+        execute.check_folder(name, folder)
 
 
 def configurations(spec: SweepSpec) -> Iterator[str]:
@@ -210,9 +207,9 @@ def _goal(experiment: Experiment) -> str:
 def _data(experiment: Experiment) -> str:
     task = experiment.task
     if task.dataset == registry.NO_DATASET:
-        return "none: every element is generated"
+        return f"none: {'the script has its own' if task.name == 'script' else 'every element is generated'}"
     if registry.own_data(task):
-        return "files of your own, read when the run begins"
+        return OWN_FILES
     folder = experiment.data_root / task.dataset
     if not connection.shares_files(experiment):
         source = getattr(connection.load(experiment.cluster.name), "data_source", None)

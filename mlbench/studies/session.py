@@ -340,6 +340,11 @@ def _run(
     result.unmeasured += monitor.unmeasured
     if thread.error is not None:
         raise UserError(f"Ray Tune ended: {thread.error}", hint="the same command resumes") from thread.error
+    elif monitor.remaining and not (monitor.refusal or result.interrupted):
+        why = next(iter(thread.trial_errors), "Ray Tune does not say why")
+        result.unmeasured += [
+            f"{shlex.join(trial.overrides)}: it did not start: {why}" for trial in monitor.remaining.values()
+        ]
     if monitor.refusal:
         progress.say(f"stopped: {monitor.refusal}")
         result.unmeasured += [
@@ -479,7 +484,10 @@ def _text(result: StudyResult) -> "writer.StudyText":
     errors = {value["trial"]: value["error"] for value in ended}
     planned = tuple(
         writer.Planned(
-            shlex.join(trial.point.overrides), trial.point.key, trial.seed, why=errors.get(trial.id) or ""
+            without_credentials(shlex.join(trial.point.overrides)),
+            trial.point.key,
+            trial.seed,
+            why=errors.get(trial.id) or "",
         )
         for trial in ordered_trials(plan)
     )

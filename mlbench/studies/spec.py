@@ -23,7 +23,6 @@ from mlbench.terminal.args import seconds
 # name=value words of the sweep itself; study= it shares with run.
 OPTIONS = ("repeats", "max_usd", "max_time", "question", "extend")
 AUTO = "auto"  # repeats=auto: as many as it takes (studies/sequential.py)
-MOST_REPEATS = 1000  # a mistyped number plans no study of a lifetime
 REPEATS = 5  # the fewest runs whose range holds the median in 94 % of studies (docs/statistics.md)
 
 
@@ -257,8 +256,8 @@ def _invocation(
         if seeds is not None:
             raise UserError("repeats=auto draws the seeds, and these are given", hint="leave seed= out")
         text = str(sequential.FIRST)
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_REPEATS:
-        raise UserError(f"repeats={text} is not a whole number from 1 to {MOST_REPEATS}, nor auto")
+    if not text.isdecimal() or not 1 <= int(text) <= grid.MOST:
+        raise UserError(f"repeats={text} is not a whole number from 1 to {grid.MOST}, nor auto")
     if seeds is not None and "repeats" in options and int(text) != len(seeds):
         raise UserError(f"repeats={text} and {len(seeds)} given seeds contradict each other")
     repeats = int(text) if seeds is None else len(seeds)

@@ -26,6 +26,7 @@ from ray.tune.search import Searcher
 
 from mlbench import clock
 from mlbench.clusters import persistent
+from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.launch import execute
 from mlbench.launch.signals import PARENT_PID
@@ -77,12 +78,13 @@ class TuneThread(threading.Thread):
         super().__init__(name="ray-tune", daemon=True)
         self.context, self._more = context, more
         self.error: BaseException | None = None
+        self.trial_errors: list[str] = []  # of trials that Tune could not carry out
         # Not join(): a Ctrl-C inside it marks a running thread as stopped (threading.py of Python 3.11).
         self._ended = threading.Event()
 
     def run(self) -> None:
         try:
-            _fit(self.context, self._more)
+            self.trial_errors = _fit(self.context, self._more)
         except BaseException as error:
             self.error = error
         finally:
@@ -170,14 +172,15 @@ class NextTrial(Searcher):
         return {}
 
 
-def _fit(context: TrialContext, more: Callable[[], Sequence[Trial]]) -> None:
+def _fit(context: TrialContext, more: Callable[[], Sequence[Trial]]) -> list[str]:
+    """Run all trials; return the errors of Tune's own."""
     # Workers may need every CPU, so a trial reserves none. It runs on this node, where the folders are.
     resources = {"cpu": 0.0, f"node:{ray.util.get_node_ip_address()}": PIN}
     if set(persistent.DRIVER_RESOURCE) <= set(ray.cluster_resources()):
         resources |= persistent.DRIVER_RESOURCE  # where two sweeps share a Ray, the second waits
     before = set(running(context.log))  # of a sweep that was killed
     with temporary_folder.folder() as storage:
-        tune.Tuner(
+        grid = tune.Tuner(
             tune.with_resources(tune.with_parameters(run_trial, context=context), resources),
             tune_config=tune.TuneConfig(
                 search_alg=NextTrial(context, more),
@@ -190,6 +193,7 @@ def _fit(context: TrialContext, more: Callable[[], Sequence[Trial]]) -> None:
     for trial in set(running(context.log)) - before:
         lost = {"run_id": None, "status": "failed", "error": "Tune's actor died", "seconds": 0.0}
         events.append(context.log, ENDED, {"trial": trial} | lost, kind="INTERVAL_END")
+    return [format.last_line(str(error)) for error in grid.errors]
 
 
 def run_trial(config: dict[str, Any], *, context: TrialContext) -> dict[str, Any]:
@@ -220,7 +224,11 @@ def run_trial(config: dict[str, Any], *, context: TrialContext) -> dict[str, Any
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C reaches the sweep, which stops the run
         )
-        events.append(context.log, STARTED, about | {"pid": process.pid}, kind="INTERVAL_START")
+        try:
+            events.append(context.log, STARTED, about | {"pid": process.pid}, kind="INTERVAL_START")
+        except UserError:  # a full disk; a run that the log does not name would be nobody's
+            process.terminate()
+            raise
         code = process.wait()
     runs = [run for run in study.attempts([trial], context.output_root)[trial.id] if run.run_id not in before]
     if runs:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlbench.config.errors import UserError, first_line
-from mlbench.config.experiment import Experiment, TrainingConfig
+from mlbench.config.experiment import Experiment, TrainingConfig, bounds
 from mlbench.config.goal import better
 from mlbench.tasks import registry
 
@@ -69,6 +69,7 @@ def log(experiment: Experiment, path: Path) -> Score:
     Raises UserError for a line that is none, for a time that goes back, and for a metric in another unit.
     """
     task, goal = experiment.task, experiment.target
+    low, high = bounds(task.metric, task.metric_unit)
     best, seconds, before = None, None, 0.0
     for number, line in enumerate(_text(path).splitlines(), start=1):
         if not line.strip():
@@ -78,6 +79,8 @@ def log(experiment: Experiment, path: Path) -> Score:
             raise UserError(
                 f"{path}, line {number}: its time {time:g} s is before {before:g} s of the line before"
             )
+        if not low <= value <= high:
+            raise UserError(f"{path}, line {number}: {task.metric} {value:g} is not from {low:g} to {high:g}")
         before = time
         best = value if better(value, best, task.direction) else best
         if seconds is None and goal is not None and goal.reached(value):

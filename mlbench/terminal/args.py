@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -45,7 +46,7 @@ HYDRA = {  # options of Hydra's own command line, and what to use instead
     "--cfg": "python -m mlbench.run --cfg job prints the resolved configuration of one run",
     "--dryrun": "--dry-run shows the plan and an estimate, and starts nothing",
     "-n": "--dry-run shows the plan and an estimate, and starts nothing",
-    "--info": "use --cfg job to print the resolved configuration",
+    "--info": "--cfg job prints the resolved configuration",
     "--hydra-help": "use --help",
     "--package": "packages cannot be changed; write name=value",
     "--run": "a run needs no option; write name=value",
@@ -63,6 +64,7 @@ def flag(option: str, help: str) -> Options:
     return {option: {"action": "store_true", "help": help}}
 
 
+OUTPUTS = ("--json", "--csv", "--markdown", "--wide", "--cfg", "--dry-run", "--new")  # one at a time
 JSON = flag("--json", "print JSON, for scripts")
 CONFIG_DIR: Options = {
     "--config-dir": {
@@ -217,6 +219,11 @@ def say(text: str, *, file: TextIO | None = None) -> None:
     print("\n".join(map(format.printable, text.splitlines())), file=file, flush=True)
 
 
+def warn(text: str) -> None:
+    """Print lines to standard error, as `say` does."""
+    say(text, file=sys.stderr)
+
+
 def _require_current_folder() -> None:
     try:
         os.getcwd()
@@ -266,7 +273,8 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
     namespace, rest = parser(command, name).parse_known_args(rest)
     settings = {setting: default for setting, (default, _) in verb.settings.items()}
     arguments: list[str] = []
-    for word in rest:
+    given: dict[str, str] = {}
+    for word, after in zip_longest(rest, rest[1:], fillvalue=""):
         left, equals, value = word.partition("=")
         if word == "--" and word is not rest[-1]:
             continue  # what follows are words, as they are without it
@@ -276,7 +284,11 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
         if equals and left in verb.settings:
             if not value:
                 raise UserError(f"{word} has no value", hint="leave it out for the default")
-            settings[left] = value
+            if value.endswith(",") and re.match("[^-=][^=]*$", after):
+                raise UserError(f"{word!r} ends in a comma", hint=f"write {word}{after} without spaces")
+            if left in given:
+                raise UserError(f"{left} is given twice: {given[left]} and {word}", hint="keep one of them")
+            settings[left], given[left] = value, word
         elif equals and left not in Experiment.model_fields and (meant := _near(left, verb)):
             raise UserError(f"{left} is unknown: did you mean {meant}?")
         elif equals and not verb.overrides and re.fullmatch(r"[a-z_][\w.]*", left):
@@ -285,11 +297,11 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
             arguments.append(word)
     if arguments and not verb.arguments:
         sentence = f"{label} takes no further word, got: {' '.join(arguments)}"
-        raise UserError(sentence, hint=f"{label} --help")
+        raise UserError(sentence, hint=f"python -m mlbench.{label} --help")
     single = verb.arguments.strip("[]")
     if single.isalpha() and len(arguments) != 1 and (arguments or single == verb.arguments):
         sentence = f"{label} takes one {single}, got: {' '.join(arguments) or 'nothing'}"
-        raise UserError(sentence, hint=f"{label} --help")
+        raise UserError(sentence, hint=f"python -m mlbench.{label} --help")
     if getattr(namespace, "config_dir", None):
         arguments.append(overrides.search_word(namespace.config_dir))
     return Args(name, arguments, settings, namespace)
@@ -390,8 +402,9 @@ def parser(command: Command, name: str | None = None) -> _Parser:
     )
     if not name:
         made.sections = command.sections
+    outputs = made.add_mutually_exclusive_group()
     for option, keywords in verb.options.items() if verb else ():
-        made.add_argument(option, **keywords)
+        (outputs if option in OUTPUTS else made).add_argument(option, **keywords)
     made.add_argument("--version", action="version", version=f"mlbench {mlbench.__version__}")
     return made
 
@@ -432,10 +445,11 @@ def _unknown_option(name: str, value: str, rest: Sequence[str], verb: Verb, labe
         following = rest[rest.index(name) + 1 :] if name in rest else []
         example = value or next((word for word in following if not word.startswith("-")), "VALUE")
         return f"{name} is not an option", f"write {bare}={example}"
-    if name in HYDRA and verb.overrides:
-        return f"{name} is not an option of {label}", HYDRA[name]
+    meant = HYDRA.get(name, "") if "name=value" in verb.arguments else ""
+    if meant and (not meant.startswith("--") or meant.split()[0] in verb.options):
+        return f"{name} is not an option of {label}", meant
     options = [*verb.options, "--help", "--version"]
-    return f"{name} is not an option of {label}{suggest(name, options)}", f"{label} --help"
+    return f"{name} is not an option of {label}{suggest(name, options)}", f"python -m mlbench.{label} --help"
 
 
 def _meant(arguments: Sequence[str], index: int) -> str:

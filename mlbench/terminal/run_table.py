@@ -39,7 +39,9 @@ def ordered(rows: Sequence[Row], *, sort: str = "", last: int | None = None) -> 
     names = {name: field.name for field in COLUMNS for name in (field.heading, field.column)}
     column = sort.removeprefix("-")
     if column not in names:
-        raise UserError(f"sort={sort} is not a column{suggest(column, list(names))}")
+        raise UserError(
+            f"sort={sort} is not a column{suggest(column, list(names))}", hint="--wide prints all"
+        )
     name = names[column]
     with_value = [row for row in newest if row[name] is not None]
     with_value.sort(key=lambda row: row[name], reverse=sort.startswith("-"))

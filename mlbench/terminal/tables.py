@@ -12,13 +12,15 @@ from rich.table import Table
 from mlbench.record import format
 
 GAP = 2  # blanks between two columns
+LONG = 24  # letters; a longer word, such as a path, is no number and may be split
 
 
 def table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[bool] = (), fold: bool = True
 ) -> str:
-    """Return columns as wide as their widest cell; a terminal too narrow for them folds cells.
+    """Return columns as wide as their widest cell; a terminal too narrow for them folds cells between words.
 
+    One too narrow even for the words gets a line a cell: no number is ever split.
     `right` says for each column whether it is aligned to the right, as numbers are. Without `fold`, and where
     the output is no terminal, lines are as long as they are.
     """
@@ -28,11 +30,22 @@ def table(
         columns = zip(headings, *rows, strict=True)
         aligned = [_aligned(column, right=side) for column, side in zip(columns, sides, strict=True)]
         return "\n".join((" " * GAP).join(line).rstrip() for line in zip(*aligned, strict=True))
+    lines = [[*map(format.printable, row)] for row in (headings, *rows)]
+    columns = [*zip(*lines, strict=True)]
+    least = [max(min(cell_len(word), LONG) for cell in column for word in [*cell.split(), ""])
+             for column in columns]  # fmt: skip
+    room = console.width - GAP * (len(columns) - 1)
+    if sum(least) > room:
+        named = [[f"{name}: {cell}" for name, cell in zip(lines[0], row, strict=True)] for row in lines[1:]]
+        return "\n\n".join(map("\n".join, named))
+    widths = [max(map(cell_len, column)) for column in columns]
+    while sum(widths) > room:
+        widths[max((i for i in range(len(widths)) if widths[i] > least[i]), key=widths.__getitem__)] -= 1
     grid = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="")
-    for heading, side in zip(headings, sides, strict=True):
-        grid.add_column(heading, overflow="fold", justify="right" if side else "left")
-    for row in rows:
-        grid.add_row(*(format.printable(cell) for cell in row))
+    for heading, side, width in zip(lines[0], sides, widths, strict=True):
+        grid.add_column(heading, overflow="fold", justify="right" if side else "left", width=width)
+    for row in lines[1:]:
+        grid.add_row(*row)
     with console.capture() as captured:
         console.print(grid, markup=False, highlight=False)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -9,9 +9,9 @@ events, nothing unpacked to disk, nothing unpickled.
 
 import hashlib
 import json
+import lzma
 import math
 import os
-import re
 import shlex
 import stat
 import zipfile
@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from mlbench.config import compose, plugins
 from mlbench.config.errors import UserError, unreadable
 from mlbench.config.identity import flatten, role
-from mlbench.record import events, reader
+from mlbench.record import events, reader, run_folders
 from mlbench.record.build_record import build_record, run_start, verify_against_log
 from mlbench.record.record import Record
 from mlbench.tracking import mapping, run_files
@@ -42,9 +42,9 @@ PROVENANCE = (
     "command", "mlbench", "source", "key", "seed", "deviations", "caveats", "warnings", "nodes", "software",
     "data_hash", "ray",
 )  # fmt: skip
+DAMAGES = (zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+TIMES = {"validations", "table"}  # fields of a record whose numbers no other run has
 RUN = ["python", "-m", "mlbench.run"]
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # a folder's name, never a path
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # escapes, text direction
 
 
 def export(folder: Path, target: Path, *, mllog: Callable[[Record, Log], str]) -> Path:
@@ -102,19 +102,22 @@ def load(zips: Sequence[Path]) -> Iterator[tuple[Path, Record | UserError, Log]]
             yield path, error, []
 
 
+def times(record: Mapping[str, Any]) -> frozenset[float]:
+    """Return when a record's validations ended, s; of one without, the numbers of its table."""
+    rows = (value for row in record["table"] for value in row.values() if isinstance(value, float))
+    return frozenset(float(validation["elapsed"]) for validation in record["validations"]) or frozenset(rows)
+
+
 def elapsed(zips: Sequence[Path]) -> Iterator[tuple[str, frozenset[float]]]:
-    """Yield of each archive the run's name and when its validations ended, s, as its record says.
+    """Yield of each archive the run's name and its `times`, as its record says.
 
     Nothing is held against the log. An archive that cannot be read is left out.
     """
     for path in zips:
         try:
             plain = _json(path, RECORD, _files(path)[0][RECORD])
-            yield (
-                str(plain["run_id"]),
-                frozenset(float(validation["elapsed"]) for validation in plain["validations"]),
-            )
-        except (UserError, LookupError, TypeError, ValueError):
+            yield str(plain["run_id"]), times(plain)
+        except (UserError, LookupError, TypeError, ValueError, AttributeError):
             continue
 
 
@@ -128,7 +131,7 @@ def _run(path: Path) -> tuple[Record, Log]:
         result = Record.model_validate(plain)
     except ValidationError as error:
         raise _changed(path, ".".join(map(str, error.errors()[0]["loc"])), plain) from error
-    if not RUN_ID.fullmatch(result.run_id) or not result.run_id.endswith(f"-{result.seed:x}"):
+    if not run_folders.RUN_ID.fullmatch(result.run_id) or not result.run_id.endswith(f"-{result.seed:x}"):
         raise _refusal(path, f"{result.run_id[:80]!r} is no name of a run")
     _check_experiment(path, result)
     whole = _log(path, files[events.NAME], result)
@@ -202,7 +205,7 @@ def _files(path: Path) -> tuple[dict[str, str], str]:
     except OSError as error:
         raise _refusal(path, error.strerror or str(error)) from error
     # what zipfile raises on damaged headers, encryption and unknown methods
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+    except (*DAMAGES, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
         raise _refusal(
             path, f"it is damaged or no zip file ({str(error)[:60] or 'it ends early'})"
         ) from error
@@ -222,17 +225,9 @@ def _text(path: Path, opened: zipfile.ZipFile, entry: zipfile.ZipInfo, left: int
 def _json(path: Path, name: str, text: str) -> Any:
     """Return JSON types in which no text holds control characters, which a terminal would obey."""
     try:
-        return _visible(json.loads(text, parse_constant=_not_a_number, parse_float=_finite))
+        return events.visible(json.loads(text, parse_constant=_not_a_number, parse_float=_finite))
     except (ValueError, RecursionError) as error:
         raise _refusal(path, f"{name} is not valid JSON ({str(error)[:60]})") from error
-
-
-def _visible(value: Any) -> Any:
-    if isinstance(value, str):
-        return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", value)
-    if isinstance(value, dict):
-        return {_visible(name): _visible(item) for name, item in value.items()}
-    return [_visible(item) for item in value] if isinstance(value, list) else value
 
 
 def _not_a_number(word: str) -> NoReturn:

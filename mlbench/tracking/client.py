@@ -7,6 +7,7 @@ dead server or by its own death, writes everything once more.
 
 import json
 import os
+import re
 import sqlite3
 import tempfile
 import threading
@@ -192,9 +193,12 @@ def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
         Path(uri.removeprefix(SQLITE)).parent.mkdir(parents=True, exist_ok=True)
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name(EXPERIMENT)
+    deleted = experiment is not None and experiment.lifecycle_stage == "deleted"
     if artifacts is None:
-        return TrackingClient(client, experiment.experiment_id, uri) if experiment else None
+        return TrackingClient(client, experiment.experiment_id, uri) if experiment and not deleted else None
     if experiment is not None:
+        if deleted:  # its name stays taken, and no run is added to it
+            client.restore_experiment(experiment.experiment_id)
         return _described(client, experiment, uri)
     location = artifacts.absolute().as_uri() if uri.startswith(DATABASES) else None
     try:
@@ -309,7 +313,10 @@ def reachable(uri: str) -> Iterator[None]:
         raise  # it says already what is wrong
     except Exception as error:  # whatever MLflow and what lies below it raise
         reason = without_credentials(str(error)).splitlines()[0]
-        raise UserError(
-            f"the MLflow store {without_credentials(uri)} does not answer: {reason}",
-            hint="start it, or name another with tracking_uri=",
-        ) from error
+        what, hint = "does not answer", "start it, or name another with tracking_uri="
+        if uri.startswith(SQLITE):
+            what, hint = "cannot be used", "name another with tracking_uri="
+            if re.search("not a database|malformed", reason):
+                hint = "move the file away, and python -m mlbench.results sync makes it again"
+        sentence = f"the MLflow store {without_credentials(uri)} {what}: {reason}"
+        raise UserError(sentence, hint=hint) from error

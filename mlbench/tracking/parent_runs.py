@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from mlbench.config.credentials import without_credentials
 from mlbench.record import study
 from mlbench.record.record import Record
 from mlbench.record.study import Study
@@ -76,7 +77,7 @@ def write(
     note = f"[All runs]({ui.link('', client.experiment_id)}) | [Report]({report})\n\n{summary.note}"
     client.log(run, metrics=metrics, tags=_tags(plan, summary) | {ui.NOTE: note})
     folder = study.folder(output_root, plan.name)
-    client.mlflow.log_artifact(run, str(folder / study.PLAN))
+    client.mlflow.log_text(run, without_credentials((folder / study.PLAN).read_text()), study.PLAN)
     if (folder / study.REPORT).is_dir():
         client.mlflow.log_artifacts(run, str(folder / study.REPORT))
     ours = {record.run_id for record in records}

@@ -10,15 +10,18 @@ A submission is read without trust, as archives are, and nothing is written.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
+from mlbench.config import compose
 from mlbench.config.credentials import without_credentials
-from mlbench.config.errors import UserError
+from mlbench.config.errors import UserError, is_comparable
 from mlbench.config.experiment import FrozenModel, PositiveFloat
+from mlbench.config.identity import identity
 from mlbench.record import events, log_consistency, study
 from mlbench.record.attempts import History
 from mlbench.record.format import counted
@@ -26,17 +29,22 @@ from mlbench.record.record import Record
 from mlbench.tracking import archive
 
 FILE = "submission.yaml"
-FOLDER = re.compile(r"\d{4}-\d\d-\d\d-[a-z0-9][a-z0-9._-]{0,63}")  # DATE-HARDWARE
+FOLDER = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}-[a-z0-9][a-z0-9._-]{0,63}")  # DATE-HARDWARE
 ENTITY = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 MAX_BYTES = 2**20  # of a YAML file or a study's log; a study of 1,000 trials has 0.4 MB
 STUDY_FILES = (study.PLAN, study.LOG)
 MARKUP = re.compile(r"[<>`|\[\]]")  # what HTML and Markdown take for more than a letter
-SAME_TIMES = (
-    0.5  # share of a run's validations whose times, to the last digit, another run has; none by chance
-)
+SAME_TIMES = 0.5  # share of a run's times that another run has to the last digit; none by chance
 
-Text = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^<>`|\[\]\x00-\x1f]+$")]
-Date = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+
+def _plain(text: str) -> str:
+    if MARKUP.search(text) or not text.isprintable():
+        raise ValueError("it holds signs of markup, or what cannot be printed")
+    return text
+
+
+Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain)]
+Date = Annotated[str, AfterValidator(lambda text: date.fromisoformat(text).isoformat())]
 
 
 class Interconnect(FrozenModel):
@@ -49,7 +57,7 @@ class Interconnect(FrozenModel):
 class PricePaid(FrozenModel):
     """What one node was really billed at."""
 
-    usd_per_hour: PositiveFloat
+    usd_per_hour: Annotated[float, Field(ge=1e-6, le=1e6)]
     date: Date  # of the bill
 
 
@@ -95,6 +103,8 @@ def check(folder: Path) -> Checked:
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}")
     refusals = [*_of_the_folder(folder)]
+    if refusals:  # nothing in it is read
+        return Checked(folder.parent.name, folder.name, None, [], refusals, [], {})
     about = _about(folder / FILE, refusals)
     records: list[Record] = []
     incomplete: list[str] = []
@@ -107,6 +117,7 @@ def check(folder: Path) -> Checked:
             for contradiction in run.contradictions[:1]
         ]
         refusals += [f"{run.run_id}: {name!r} is no name of a part of a machine" for name in _marked(run)]
+        refusals += [f"{run.run_id}: {sentence}" for sentence in _undeclared(run)]
         if path.stem != run.run_id:
             refusals.append(f"{path.name} holds the run {run.run_id}, and has to have its name")
         if not log_consistency.sealed(log):
@@ -115,6 +126,7 @@ def check(folder: Path) -> Checked:
     if not records and not refusals:
         refusals.append("it has no run: results export writes them")
     refusals += _of_copies(folder, records)
+    refusals += _of_keys(records)
     for name in sorted({run.experiment.study or "" for run in records}):
         _of_a_study(folder, name, records, refusals, incomplete)
     names = {run.run_id for run in records}
@@ -158,8 +170,9 @@ def _about(path: Path, refusals: list[str]) -> Submission | None:
     except ValidationError as error:
         for detail in error.errors():
             field = ".".join(map(str, detail["loc"])) or FILE
-            refusals.append(f"{FILE}: {field}: {detail['msg'][:1].lower()}{detail['msg'][1:]}")
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+            reason = detail["msg"].removeprefix("Value error, ")
+            refusals.append(f"{FILE}: {field}: {reason[:1].lower()}{reason[1:]}")
+    except Exception:  # PyYAML raises IndexError, KeyError and others on values that are no YAML
         refusals.append(f"{FILE} cannot be read as YAML")
     return None
 
@@ -173,24 +186,39 @@ def _marked(run: Record) -> list[str]:
     return [name for name in dict.fromkeys(names) if MARKUP.search(name)]
 
 
+def _of_keys(records: Sequence[Record]) -> Iterator[str]:
+    """Runs of one key are runs of one configuration: they are one point."""
+    first: dict[str, Record] = {}
+    for run in records:
+        other = first.setdefault(run.key, run)
+        if identity(other.experiment.plain()) != identity(run.experiment.plain()):
+            yield f"{run.run_id} has the key of {other.run_id} and another configuration"
+
+
+def _undeclared(run: Record) -> Iterator[str]:
+    """Yield where a run's configuration is not the closed reference, as it is today, and does not say so."""
+    if run.experiment.division.name == "closed" and is_comparable(run.mlbench):  # others had other references
+        for field in compose.undeclared(run.experiment.plain(), run.deviations):
+            yield f"it is of the closed division, and differs from the reference in {field}"
+
+
 def _of_copies(folder: Path, records: Sequence[Record]) -> Iterator[str]:
     """A run that others handed in, or that is in it twice under two names, counts nowhere."""
-    own = [(f"{folder.parent.name}/{folder.name}", run.run_id, _times(run)) for run in records]
+    here = f"{folder.parent.name}/{folder.name}"
+    own = [(here, run.run_id, archive.times(run.model_dump(include=archive.TIMES))) for run in records]
+    names = {run.run_id for run in records}
     others = [
         (f"{other.parent.name}/{other.name}", name, times)
         for other in folders(folder.parent.parent)
         if other != folder
         for name, times in archive.elapsed(sorted(other.glob("*.zip")))
+        if other.parent != folder.parent or name not in names  # who extends a study hands its runs in again
     ]
     for index, (_, name, times) in enumerate(own):
         for where, other, theirs in (*own[:index], *others):
             if other == name or len(times & theirs) > SAME_TIMES * len(times):
                 yield f"{name} has the times of {other} of {where} to the last digit: it is a copy"
                 break
-
-
-def _times(run: Record) -> frozenset[float]:
-    return frozenset(validation.elapsed for validation in run.validations)
 
 
 def _of_a_study(
@@ -207,7 +235,9 @@ def _of_a_study(
     try:
         plan = study.load(study_folder)
         log = events.read(study_folder / study.LOG) if (study_folder / study.LOG).is_file() else []
-        ended = {event["value"]["run_id"] for event in log if event["key"] == study.ENDED}
+        ended = [event["value"] for event in log if event["key"] == study.ENDED]
+        logged = {event["value"]["trial"] for event in log if event["key"] in (study.STARTED, study.ENDED)}
+        attempts = {value["run_id"]: (value["trial"], value["status"]) for value in ended if value["run_id"]}
     except (UserError, LookupError, TypeError, OSError, RecursionError):
         refusals.append(f"the plan or the log of study {name} cannot be read")
         return
@@ -217,7 +247,15 @@ def _of_a_study(
     for run in runs:
         if (run.key, run.seed) not in trials:
             refusals.append(f"{run.run_id}: the plan of study {name} has no such point and seed")
-    for gone in sorted(filter(None, ended - {run.run_id for run in records})):
+        trial = study.trial_id(run.key, run.seed)
+        logged_trial, status = attempts.get(run.run_id, (trial, run.status))
+        if logged_trial != trial:
+            refusals.append(f"{run.run_id}: the log of study {name} has it as an attempt at {logged_trial}")
+        if status != run.status:  # a sweep that was killed may not have seen the end
+            incomplete.append(f"{run.run_id}: it is {run.status}, the log of study {name} has it as {status}")
+        if log and trial not in logged:
+            incomplete.append(f"{run.run_id}: the log of study {name} knows of no attempt")
+    for gone in sorted(attempts.keys() - {run.run_id for run in records}):
         refusals.append(f"the attempt {gone} of study {name} is left out: every attempt is handed in")
     missing = trials - {(run.key, run.seed) for run in records}
     if missing:

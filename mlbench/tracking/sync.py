@@ -108,10 +108,10 @@ def run_id_of(mlflow_id: str, uri: str) -> str | None:
         return within(ANSWER_S, ask)
 
 
-def location(uri: str, run_id: str = "") -> tuple[str, str]:
+def location(uri: str, run_id: str = "", *, upload: str) -> tuple[str, str]:
     """Return the ids that the store at `uri` has for mlbench's experiment and for a run; "" for no run.
 
-    UserError where it has none.
+    UserError where it has none, with the command line of `upload`.
     """
 
     def ask() -> tuple[str | None, str]:
@@ -122,12 +122,9 @@ def location(uri: str, run_id: str = "") -> tuple[str, str]:
     with reachable(uri):
         experiment, run = within(ANSWER_S, ask)
     where = without_credentials(uri)
-    if experiment is None:
-        raise UserError(
-            f"the MLflow store {where} has no runs of mlbench", hint="measure one, or output_root="
-        )
-    if run_id and not run:
-        raise UserError(f"the MLflow store {where} has no {run_id}", hint="results sync uploads it")
+    if experiment is None or run_id and not run:
+        hint = f"{upload} brings the runs there that are finished"
+        raise UserError(f"the MLflow store {where} has no {run_id or 'runs of mlbench'}", hint=hint)
     return experiment, run
 
 

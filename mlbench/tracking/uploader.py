@@ -192,14 +192,19 @@ def _table(result: Record, files: Path) -> None:
 def lock(folder: Path) -> int:
     """Take the run for this process until the descriptor is closed; the kernel frees it after a kill -9.
 
-    Raises BlockingIOError while another has it.
+    Raises BlockingIOError while another has it. Where files cannot be locked nothing is held.
     """
-    descriptor = os.open(folder / events.NAME, os.O_RDONLY | os.O_CREAT, 0o644)
+    try:  # NFS locks only what is open for writing
+        descriptor = os.open(folder / events.NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError:
+        descriptor = os.open(folder / events.NAME, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise
+    except OSError:  # ENOLCK, ENOSYS: a file system without locks
+        pass
     return descriptor
 
 

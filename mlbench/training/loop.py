@@ -126,10 +126,12 @@ class Run:
                 metrics = setup.validate(model, self.data)
         validation = self.reporter.record(self.epoch, self.step, metrics, self.trainer.losses)
         with timer.outside_steps("report"):
-            reached = worker.goal is not None and worker.goal.reached(metrics[worker.goal.metric])
+            finite = all(map(math.isfinite, metrics.values()))
+            goal = worker.goal if finite else None
+            reached = goal is not None and goal.reached(metrics[goal.metric])
             validation["goal_reached"] = reached
             setup.after_validation({**metrics, "train_loss": validation["train_loss"]})
-            if not all(map(math.isfinite, metrics.values())):
+            if not finite:
                 raise _Diverged
             if not reached and self.reporter.due():
                 self.report(epoch=checkpoint_epoch)

@@ -90,6 +90,12 @@ def synchronise(
     )
     if worker.world_size > 1:
         worker.sync.check(workers=worker.world_size, precision=precision)
+        if precision == "fp16" and worker.sync.own_steps:  # whose post-hook a skipped step leaves out
+            raise UserError(
+                f"strategy {strategy!r}: with fp16 a rank skips a step alone where its gradients overflow, "
+                "and then ranks combine different steps",
+                hint='precision="bf16" needs no loss scale',
+            )
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.detach(), 0)
     return Synchronised(strategies.synchronise(model, optimizer, worker), optimizer)

@@ -1,6 +1,7 @@
-"""A small module under Lightning's Trainer; `fail` fails in its third step."""
+"""A small module under Lightning's Trainer; its argument says where it fails, or gets SIGTERM."""
 
 import os
+import signal
 import sys
 from typing import Any
 
@@ -20,12 +21,21 @@ class Line(LightningModule):
         super().__init__()
         self.line = torch.nn.Linear(8, 1)
 
+    def setup(self, stage: str) -> None:
+        if "setup" in sys.argv:
+            raise ValueError("no data")
+
+    def test_step(self, batch: list[torch.Tensor], number: int) -> None:
+        raise ValueError("no labels")
+
     def loss(self, batch: list[torch.Tensor]) -> torch.Tensor:
         return (self.line(batch[0]) - batch[1]).pow(2).mean()
 
     def training_step(self, batch: list[torch.Tensor], number: int) -> torch.Tensor:
         if "fail" in sys.argv and self.global_step == 3:
             raise ValueError("no more rows")
+        if "terminate" in sys.argv and self.global_step == 3:
+            signal.raise_signal(signal.SIGTERM)
         return self.loss(batch)
 
     def validation_step(self, batch: list[torch.Tensor], number: int) -> None:
@@ -40,10 +50,16 @@ rows = torch.randn(64, 8)
 loader = DataLoader(TensorDataset(rows, rows.sum(1, keepdim=True)), batch_size=16)
 quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
 measure = MeasureCallback("val_loss", 0.05, direction="min")
-Trainer(
+trainer = Trainer(
     max_epochs=50,
     accelerator="cpu",
     devices=int(os.environ.get("WORLD_SIZE", "1")),
     callbacks=[measure],
     **quiet,
-).fit(Line(), loader, loader)
+)
+line = Line()
+if "test" in sys.argv:
+    trainer.validate(line, loader)
+trainer.fit(line, loader, loader)
+if "test" in sys.argv:
+    trainer.test(line, loader)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import studies
+from records import record, save
 
 from mlbench.analysis.points import Point, points
 from mlbench.record import events, study
@@ -118,6 +119,7 @@ def test_a_plan_knows_which_seeds_it_drew_and_which_runs_are_gone(tmp_path: Path
     folder = study.folder(tmp_path, "s")
     study.save(plan, folder)
     (tmp_path / "here").mkdir()
+    save(record(run_id="here"), tmp_path / "here")
     for run in ("here", "gone", None):
         trial = {"trial": "k-7", "run_id": run, "status": "goal_reached", "error": None}
         events.append(folder / study.LOG, study.ENDED, trial)

@@ -21,9 +21,10 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(persistent.ADDRESS, raising=False)
 
     def write(*servers: psutil.Process, created: float = 0.0) -> Path:
-        path = tmp_path / "mlbench" / "ray.json"
+        path = persistent._path()
         path.parent.mkdir(exist_ok=True)
-        entries = [{"pid": server.pid, "created": server.create_time() + created} for server in servers]
+        starts = {server.pid: processes.create_time(server.pid) or 0.0 for server in servers}
+        entries = [{"pid": pid, "created": start + created} for pid, start in starts.items()]
         path.write_text(json.dumps({"address": "127.0.0.1:1", "servers": entries}))
         return path
 
@@ -43,6 +44,29 @@ def test_a_process_that_does_not_end_by_itself_is_killed() -> None:
     processes.end([process for process in both if process.pid in (quick.pid, stuck.pid)])
     assert quick.wait(timeout=PATIENCE_S) == 0
     assert stuck.wait(timeout=PATIENCE_S) == -9
+
+
+def test_the_note_of_another_machine_with_the_same_home_stays(note, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = note(psutil.Process(), psutil.Process())
+    monkeypatch.setattr(persistent.clock, "host_clock_id", lambda: "another boot")
+    assert persistent.address() is None and persistent.stop() is False
+    assert path.exists()
+
+
+def test_a_ray_whose_start_is_interrupted_ends(note, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[Path] = []
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(persistent.subprocess, "run", interrupted)
+    for name in ("require_processes", "require_short_paths"):
+        monkeypatch.setattr(persistent.ray_env, name, lambda: None)
+    monkeypatch.setattr(persistent.reaper, "of_folder", lambda folder: ended.append(folder) or set())
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        persistent.start()
+    assert len(ended) == 1 and not persistent._path().exists()
 
 
 def test_a_ray_counts_while_both_servers_live_and_one_alone_is_told(note) -> None:

@@ -1,5 +1,6 @@
 """The processes of one Ray are told from those that only look at its files."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ import psutil
 import pytest
 import ray
 
-from mlbench.clusters import processes
+from mlbench.clusters import processes, reaper
 
 SLEEP = "import time; time.sleep(600)"
 PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEP!r}])"
@@ -71,3 +72,11 @@ def test_what_is_below_a_process_belongs_to_it(start: Callable[..., psutil.Proce
     family = with_child(parent)
     assert processes.below([parent.pid]) == family
     assert processes.below([2**22 + 1]) == set()
+
+
+def test_a_step_of_the_clock_makes_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """psutil adds the boot's time, which the kernel moves with the wall clock."""
+    name, created = reaper.owner(), processes.create_time(os.getpid())
+    boot = psutil._pslinux.boot_time()
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: boot + 1)
+    assert reaper.owner() == name and reaper._lives(name) and processes.runs(os.getpid(), created)

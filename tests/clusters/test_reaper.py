@@ -96,8 +96,9 @@ def test_a_process_that_one_scan_misses_is_ended_by_the_next(monkeypatch: pytest
 
 def test_the_owner_in_another_container_is_never_dead() -> None:
     pid, created, namespace = reaper.owner().split("-")
-    assert not reaper._lives(f"{pid}-1-{namespace}"), "the number of another process by now"
-    assert reaper._lives(f"{pid}-1-{int(namespace) + 1}")
+    assert not reaper._lives(f"{pid}-b1-{namespace}"), "the number of another process by now"
+    assert reaper._lives(f"{pid}-b1-{int(namespace) + 1}")
+    assert reaper._lives(f"{pid}-1-{namespace}"), "as 0.2 names owners: another version's are its own"
     assert reaper._lives(f"{pid}-{created}-{namespace}") and reaper._lives("somebody")
     assert namespace == str(os.stat("/proc/self/ns/pid").st_ino)
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +16,11 @@ from driven import Run, phase_times
 from mlbench import clock, results
 from mlbench.clusters import node
 from mlbench.clusters.connection import Connection
+from mlbench.clusters.submission import SubmissionLost
 from mlbench.config import compose, identity
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
-from mlbench.launch import execute
+from mlbench.launch import execute, remote_run
 from mlbench.record import events, provenance, reader
 from mlbench.record.record import Record
 from mlbench.tracking import sync, uploader
@@ -214,3 +216,13 @@ def test_a_task_without_data_is_reused(root: Path, tmp_path: Path) -> None:
     assert execute.find_cached(wanted) is None
     there = Run(root, *overrides).end("completed")
     assert execute.find_cached(wanted) == there
+
+
+@pytest.mark.parametrize("run_id", ["", "/", "..", "a/b"])
+def test_what_a_pod_prints_names_no_folder_but_a_run_s(root: Path, run_id: str) -> None:
+    """Anything that runs there may print it, and the folder of a run that is followed again is replaced."""
+    (root / "run-1").mkdir(parents=True)
+    copy = remote_run.Copy(compose.compose(["task=logreg", f"output_root={root}"]), SimpleNamespace())  # type: ignore[arg-type]
+    with pytest.raises(SubmissionLost, match="is no name of a run"):
+        copy.add({"key": "run_configuration", "value": {"run_id": run_id}})
+    assert (root / "run-1").is_dir()

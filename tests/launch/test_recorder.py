@@ -3,16 +3,33 @@
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mlbench import clock
+from mlbench.config.errors import UserError
 from mlbench.launch import command_run
 from mlbench.launch.output import Output
 from mlbench.launch.recorder import Recorder
+from mlbench.record import events
 from mlbench.script.collector import Collector, Rank
 from mlbench.script.steps import assemble
 from mlbench.tracking import client, uploader
+
+
+def one_step(folder: Path, *, live: bool = True) -> Recorder:
+    """Return the recorder of a run whose only rank has made a step."""
+    overrides = [f"output_root={folder}"]
+    experiment = command_run.experiment_of(overrides, ["true"])
+    collector = Collector("127.0.0.1", metric="none", goal=None)
+    now = clock.monotonic()
+    step = assemble([("forward", now + 1), ("forward_end", now + 2), ("step", now + 3)], begin=now, rows=1)
+    about = {"rank": 0, "goal": {}, "backend": None, "device": "cpu", "threads": 1, "host": "here"}
+    collector.ranks[0] = Rank(about, steps=[step], until=now + 3, ended=True)
+    collector.world = 1
+    more = {"begun": now, "lock": None, "output": Output(), "live": live}
+    return Recorder(["true"], overrides, experiment, collector, **more)
 
 
 @pytest.mark.usefixtures("own_temporary_files")
@@ -26,15 +43,7 @@ def test_the_thread_that_writes_to_mlflow_has_the_priority_of_those_that_stamp(
         looked.set()
 
     monkeypatch.setattr(uploader.RunUpload, "advance", look)
-    overrides = [f"output_root={tmp_path}"]
-    experiment = command_run.experiment_of(overrides, ["true"])
-    collector = Collector("127.0.0.1", metric="none", goal=None)
-    now = clock.monotonic()
-    step = assemble([("forward", now + 1), ("forward_end", now + 2), ("step", now + 3)], begin=now, rows=1)
-    about = {"rank": 0, "goal": {}, "backend": None, "device": "cpu", "threads": 1, "host": "here"}
-    collector.ranks[0] = Rank(about, steps=[step], until=now + 3, ended=True)
-    collector.world = 1
-    recorder = Recorder(["true"], overrides, experiment, collector, begun=now, lock=None, output=Output())
+    recorder = one_step(tmp_path)
     try:
         recorder.drain(0.0)
         assert looked.wait(60)
@@ -43,6 +52,33 @@ def test_the_thread_that_writes_to_mlflow_has_the_priority_of_those_that_stamp(
         recorder.stop()
     assert record is not None and record.status == "completed" and record.steps == 1
     assert set(niceness) == {os.getpriority(os.PRIO_PROCESS, 0)}
+
+
+@pytest.mark.usefixtures("own_temporary_files")
+def test_a_script_that_records_itself_trains_beside_no_upload_and_loses_no_interval_to_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, uploads = events.append, list[int]()
+    monkeypatch.setattr(uploader.RunUpload, "advance", lambda _: uploads.append(1))
+
+    def refuse(path: Path, key: str, value: Any, **more: Any) -> None:
+        if key == "validation":
+            raise UserError("the disk is full")
+        append(path, key, value, **more)
+
+    recorder = one_step(tmp_path, live=False)
+    try:
+        monkeypatch.setattr(events, "append", refuse)
+        with pytest.raises(UserError):
+            recorder.take(final=True)
+        beside = [thread for thread in threading.enumerate() if thread.name == "mlflow"]
+        monkeypatch.setattr(events, "append", append)
+        recorder.drain(0.0)
+        record = recorder.finish(None, None)
+    finally:
+        recorder.stop()
+    assert record is not None and record.steps == 1
+    assert not beside and uploads
 
 
 def test_the_store_s_imports_are_over_before_the_command_starts(

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from commands import PATIENCE_S
@@ -43,6 +44,24 @@ with signals.interruptible():
                 signal.raise_signal(signal.SIGINT)
         print("written", flush=True)
 """
+AGAIN = """
+import signal
+from mlbench.launch import signals
+with signals.interruptible():
+    try:
+        print("begun", flush=True)
+        signal.pause()
+    except KeyboardInterrupt:
+        try:
+            with signals.repeatable() as number:
+                print(signal.Signals(number).name, flush=True)
+                while True:
+                    signal.pause()
+        except KeyboardInterrupt:
+            for _ in range(12):
+                signal.raise_signal(signal.SIGINT)
+            print("written", flush=True)
+"""
 
 
 def child(code: str, before: str = "") -> "subprocess.Popen[str]":
@@ -73,6 +92,16 @@ def test_signals_after_the_first_leave_the_command_time_for_its_record() -> None
     process.send_signal(signal.SIGHUP)
     out, errors = process.communicate(timeout=PATIENCE_S)
     assert out == "written\n" and errors.strip().endswith("KeyboardInterrupt")
+
+
+def test_a_second_signal_may_end_a_wait_and_not_what_follows() -> None:
+    process = child(AGAIN)
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout is not None and process.stdout.readline() == "SIGTERM\n"
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    assert process.communicate(timeout=PATIENCE_S) == ("written\n", "")
 
 
 def test_a_command_that_outlives_its_terminal_goes_on() -> None:

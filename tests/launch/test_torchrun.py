@@ -124,6 +124,19 @@ def test_what_the_ranks_left_becomes_one_sentence(tmp_path: Path) -> None:
     assert str(torchrun._failure(scratch, folder, "")) == str(mistake)
 
 
+class KeywordError(Exception):
+    """An error that pickle writes and cannot read."""
+
+    def __init__(self, text: str, *, hint: str) -> None:
+        super().__init__(f"{text}: {hint}")
+
+
+def test_an_error_that_pickle_cannot_read_again_is_told_by_its_text(tmp_path: Path) -> None:
+    error = KeywordError("no rows", hint="prepare them")
+    (tmp_path / "rank_0.pickle").write_bytes(torchrun._pickled(error))
+    assert "KeywordError: no rows: prepare them" in str(torchrun._failure(tmp_path, tmp_path, ""))
+
+
 def test_workers_get_this_machine_s_cpus() -> None:
     many = torchrun.connection(compose(["launcher=torchrun", f"workers={2 * node.usable_cpus()}"]))
     assert (many.threads, many.oversubscribed, many.workers(), many.lost()) == (1, True, [], None)

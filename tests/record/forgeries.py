@@ -38,7 +38,10 @@ FORGERIES: dict[str, tuple[dict[str, Any], str]] = {
     "uncommitted code": (
         {"begun": {"software": SOFTWARE | {"git": {"sha": "a", "dirty": True}}}}, "uncommitted changes",
     ),
-    "another version": ({"begun": {"mlbench": "0.1.9"}}, "measured by mlbench 0.1.9"),
+    "another version": (
+        {"begun": {"mlbench": "0.1.9", "software": SOFTWARE | {"mlbench": "0.1.9"}}},
+        "measured by mlbench 0.1.9",
+    ),
     "driver's precision": (
         {"begun": {"software": SOFTWARE | {"environment": {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}}}},
         "ONEDNN_DEFAULT_FPMATH_MODE=BF16 lowers the precision",
@@ -168,6 +171,17 @@ def calibrated(rate: float) -> Callable[[Log], None]:
     return node(calibration={"cpu_gemm_flops_per_s": rate})
 
 
+def failed(*, before: int) -> Callable[[Log], None]:
+    """Return an edit that tells of a failure of the workers, `before` events from the end."""
+
+    def edit(log: Log) -> None:
+        log.insert(
+            len(log) - before, {**log[-2], "key": "worker_failure", "value": {"1": "x"}, "metadata": {}}
+        )
+
+    return edit
+
+
 BUSY = {"seconds": 90.0, "cpus": 2.0, "others": 14.0, "steal": 0.0}
 # By name: an edit of an official run's log, and what is said against it although its checksum was made anew.
 EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
@@ -221,6 +235,29 @@ EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
     ),
     "the workers' result": (other_result, "stands in it twice, and differs"),
     "14 of 2 CPUs": (node(interference=BUSY), "cannot have used 14 of the 2 CPUs of n"),
+    "a million CPUs": (
+        node(logical_cpus=2, interference={**BUSY, "cpus": 1e6}), "the run cannot have used 1e+06 of the 2",
+    ),
+    "no node": (
+        lambda log: of(log, "run_result")["value"]["result"].update(nodes=[]), "it describes no node",
+    ),
+    "an accuracy of 250 %": (
+        value("validation", -1, metrics={"top1_accuracy": 250.0}), "is 250, which it cannot be",
+    ),
+    "a negative energy": (node(energy_j={"cpu": -1.0}), "energy of n is negative"),
+    "tokens": (
+        lambda log: of(log, "validation")["metadata"].update(unit="tokens"), "samples are images and tokens",
+    ),
+    "the key": (lambda log: begun(log, packages={"torch": "2.13.0"}), "its key k is not that of its config"),
+    "an edited profile": (
+        lambda log: log[0]["value"]["experiment"]["hardware"].update(cpus=1), "hardware.cpus is not the ref",
+    ),
+    "the configuration's seed": (
+        lambda log: log[0]["value"]["experiment"].update(seed=99), "has the seed 99, and the run 1",
+    ),
+    "two versions": (lambda log: begun(log, mlbench="0.2.1"), "two versions of mlbench, 0.2.1 and 0.2.0"),
+    "a failure that may not be": (failed(before=2), "failed 1 times, and max_failures is 0"),
+    "64 threads on 2 CPUs": (node(threads_per_worker=64), "more threads than there were CPUs"),
     "a short watch": (node(interference={**BUSY, "seconds": 0.4, "others": 0.0}), "n was watched for 400"),
     "a rate beyond the machine": (calibrated(1e5), "the clock of one of them was wrong"),
     "cpu_model": (node(cpu_model="another"), ""),
@@ -230,6 +267,9 @@ EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
     "user site": (node(environment={"PYTHONUSERBASE": "x"}), "PYTHONUSERBASE puts"),
     "optimised Python": (node(environment={"PYTHONOPTIMIZE": "1"}), "PYTHONOPTIMIZE puts"),
     "other libraries": (node(environment={"LD_LIBRARY_PATH": "x"}), "LD_LIBRARY_PATH puts"),
+    "libraries beside GKE's driver": (
+        node(environment={"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64:/x"}), "LD_LIBRARY_PATH puts",
+    ),
     "another lock": (node(environment={"MLBENCH_MACHINE_LOCK": "x"}), "MLBENCH_MACHINE_LOCK changes"),
     "other prices": (lambda log: begun(log, environment={"MLBENCH_PRICES": "x"}), "MLBENCH_PRICES changes"),
     "no calibration": (node(environment={"MLBENCH_CALIBRATION_S": "0"}), "MLBENCH_CALIBRATION_S changes"),
@@ -289,6 +329,9 @@ FOLDERS: dict[str, tuple[tuple[str, ...], Callable[[Path], None], str]] = {
     "a version that nobody has": (
         (), record_fields(eligible=True, official_reasons=[], mlbench="0.2.99"),
         "of the record and of the event log differ",
+    ),
+    "a mini run's record misses the goal alone": (
+        (), record_fields(official_reasons=[official.MISSED]), "of the record and of the event log differ",
     ),
     "another run's record": ((), copied, "of the record and of the event log differ"),
     "a log that was removed": ((OFFICIAL,), without_log, "No such file"),

@@ -165,3 +165,22 @@ def test_a_record_of_other_hardware_than_its_profile_s_has_no_price_to_agree_wit
     run.validate(90.0)
     record_ = run.end("goal_reached", nodes=[{"hostname": "n", "usable_cpus": 64}])
     assert record_.cost is None and consistency.contradiction(record_) is None
+
+
+def test_a_diverged_run_whose_value_meets_the_goal_contradicts_nothing(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.validate(90.0)
+    log = events.read(run.log)
+    log[-1]["value"] |= {"goal_reached": False, "metrics": log[-1]["value"]["metrics"] | {"loss": None}}
+    run.log.write_text("".join(json.dumps(event) + "\n" for event in log))
+    record = run.end("diverged")
+    assert (record.status, record.time_to_accuracy) == ("diverged", None)
+    assert not [caveat for caveat in record.caveats if "contradict" in caveat]
+    assert reader.verdict(run.folder) == ("as logged", "")
+
+
+def test_a_run_whose_workers_returned_nothing_contradicts_nothing(tmp_path: Path) -> None:
+    """What samples are is then known from its validations alone."""
+    run = Run(tmp_path)
+    run.validate(70.0)
+    assert run.end("failed", error="a worker died").contradictions == []

@@ -69,3 +69,12 @@ def test_numbers_that_json_has_not_are_refused(tmp_path: Path) -> None:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="gone"):
         events.append(tmp_path / "gone" / "events.jsonl", "a", 1)
+
+
+def test_a_log_holds_no_control_characters(tmp_path: Path) -> None:
+    """Ray's errors have colours; an import would change them, and then the record is not the log's."""
+    path = tmp_path / events.NAME
+    events.append(path, "worker_failure", {"1": "\x1b[36mray\x1b[39m\nx"}, where=("a\u202e", 1.5, None))
+    (event,) = events.read(path)
+    assert event["value"] == {"1": "\ufffd[36mray\ufffd[39m\nx"}
+    assert event["metadata"] == {"where": ["a\ufffd", 1.5, None]}

@@ -82,6 +82,20 @@ def test_the_script_s_table_has_a_reason_for_every_forgery(capsys: pytest.Captur
     assert lines[-1].endswith("agrees with itself (RULES.md): cpu_model, seed")
 
 
+@pytest.mark.parametrize(
+    ("cluster", "before", "allowed"), [("attached", 0, True), ("attached", 1, False), ("local", 0, False)]
+)
+def test_a_submission_is_told_after_the_end_of_a_run_that_can_have_one(
+    cluster: str, before: int, allowed: bool
+) -> None:
+    """The line stands outside the checksum, and makes an attempt that failed one that counts nowhere."""
+    lines = sealed(log(compose.compose([f"cluster={cluster}"])))
+    value = {"name": "r", "namespace": "n", "command": "python -m mlbench.run"}
+    lines.insert(len(lines) - before, {**lines[-1], "key": "submission", "value": value, "metadata": {}})
+    told = "it tells of a submission that its run cannot have had"
+    assert (told in build_record(lines).contradictions) is not allowed
+
+
 def test_a_log_whose_lines_were_edited_gives_another_record(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "run", OFFICIAL)
     text = (folder / events.NAME).read_text()

@@ -36,6 +36,13 @@ def test_an_untampered_run_is_official() -> None:
     assert named is not None and named[0] == "result.txt" and "not official" not in named[1]
 
 
+def test_the_image_s_path_to_the_driver_of_gke_is_no_reason() -> None:
+    environment = {"environment": {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}}
+    nodes = [node | environment for node in RESULT["nodes"]]
+    record = built(OFFICIAL, begun={"software": SOFTWARE | environment}, result=RESULT | {"nodes": nodes})
+    assert record.official_reasons == []
+
+
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forgery_is_not_official_and_its_card_says_why(name: str) -> None:
     run, reason = FORGERIES[name]

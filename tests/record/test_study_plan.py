@@ -52,7 +52,7 @@ def test_a_grid_multiplies_lists_and_ranges() -> None:
     assert len(result.points) == 6 and result.points[0] == ("task=logreg", "workers=1", "goal=none")
     assert result.swept == ["task", "workers"]
     assert result.output_settings == {"output_root": "output_root=/x"} and result.seeds is None
-    assert grid.parse(["seed=1,2,1", "workers=2"]).seeds == (1, 2)
+    assert grid.parse(["seed=1,2", "workers=2"]).seeds == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a copied run of another entity": (copied, "run-9 has the times of run-c of lab-b/2026-11-24-two-cores"),
     "a swapped study": (swapped, "run-1: the plan of study two-nodes has no such point and seed"),
     "a deleted attempt": (deleted, "the attempt run-3 of study two-nodes is left out"),
-    "HTML in an entity": (html_entity, "submission.yaml: entity: string should match pattern"),
+    "HTML in an entity": (html_entity, "submission.yaml: entity: it holds signs of markup"),
     "a link": (linked, "'zz.zip' is no file of a submission"),
     "no price": (lambda folder: (folder / "submission.yaml").write_text("a: 1"), "price: field required"),
 }
@@ -257,3 +257,110 @@ def test_ranks_are_of_one_task_goal_division_and_class_of_hardware(tmp_path: Pat
     several = studies.run(2, 1, "backend=nccl", time=9.0, nodes=gpu * 2)
     runs = (on_gpu, several, studies.run(2, 1, time=9.0))
     assert tuple(leaderboard.hardware_class(Record.model_validate(run.model_dump())) for run in runs) == there
+
+
+def failed(log: Log) -> None:
+    """The workers of this run failed before they described their node."""
+    end = of(log, "run_result")["value"]
+    end |= {"status": "failed", "error": "a worker died", "result": None}
+    del log[[event["key"] for event in log].index("validation") : -2]
+
+
+@pytest.mark.parametrize("overrides", [("workers=2",), ("hardware=gcp_n1_standard_4", "workers=2")])
+def test_an_attempt_that_failed_counts_in_the_point_of_those_that_did_not(
+    overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    """It describes no node, and the others have one or several."""
+    folder = hand_in(tmp_path, tmp_path / "runs", *overrides, edit=failed)
+    (entry,) = leaderboard.entries([submission.check(folder)])
+    assert (entry.point.n, entry.point.reached) == (3, 2)
+
+
+def test_who_extends_a_study_hands_its_runs_in_again(tmp_path: Path) -> None:
+    first = hand_in(tmp_path, tmp_path / "runs")
+    later = first.with_name("2026-12-24-two-cores")
+    shutil.copytree(first, later)
+    assert [submission.check(folder).refusals for folder in (first, later)] == [[], []]
+    other = tmp_path / "lab-z" / first.name
+    shutil.copytree(first, other)
+    assert "it is a copy" in submission.check(other).refusals[0]
+
+
+def test_a_run_is_billed_for_all_nodes_that_it_had(tmp_path: Path) -> None:
+    """A profile may not say how many workers a node has."""
+
+    def nodes(log: Log) -> None:
+        result = of(log, "run_result")["value"]["result"]
+        result["nodes"] = [result["nodes"][0] | {"hostname": name} for name in ("a", "b")]
+        del of(log, "run_start")["metadata"]["hostname"]
+
+    folder = hand_in(tmp_path, tmp_path / "runs", "cluster=attached", times=(4.5,), edit=nodes)
+    (entry,) = leaderboard.entries([submission.check(folder)])
+    assert entry.usd is not None and entry.usd.value == pytest.approx(2 * 0.09)
+
+
+def other_key(log: Log) -> None:
+    """Another experiment under the key of the others; its torch is not told, so that nobody can derive it."""
+    log[0]["value"]["experiment"]["task"]["lr"] = 0.5
+    log[0]["value"]["software"]["packages"] = {}
+
+
+def undeclared(log: Log) -> None:
+    log[0]["value"]["experiment"]["division"]["name"] = "closed"
+    log[0]["value"]["experiment"]["task"]["lr"] = 0.5
+    log[0]["value"]["deviations"] = []
+
+
+CONFIGURATIONS = {
+    "another experiment": (other_key, "has the key of run-1 and another configuration"),
+    "another rate": (undeclared, "of the closed division, and differs from the reference in task.lr"),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_configuration_is_that_of_its_key_and_of_its_division(name: str, tmp_path: Path) -> None:
+    edit, sentence = CONFIGURATIONS[name]
+    result = submission.check(hand_in(tmp_path, tmp_path / "runs", edit=edit))
+    assert any(sentence in refusal for refusal in result.refusals), result.refusals
+
+
+def test_what_a_study_s_log_says_of_a_run_is_held_against_it(tmp_path: Path) -> None:
+    folder = hand_in(tmp_path, tmp_path / "runs")
+    path = study.folder(folder, STUDY) / study.LOG
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0].replace("goal_reached", "failed") + lines[1])
+    result = submission.check(folder)
+    assert not result.refusals
+    assert result.incomplete == [
+        f"run-1: it is goal_reached, the log of study {STUDY} has it as failed",
+        f"run-3: the log of study {STUDY} knows of no attempt",
+    ]
+    path.write_text(lines[0].replace('-1"', '-2"', 1) + "".join(lines[1:]))
+    assert "run-1: the log of study two-nodes has it as an attempt at" in submission.check(folder).refusals[0]
+
+
+HOSTILE = {
+    "a timestamp": "a: !!timestamp x",
+    "an integer": "a: !!int ''",
+    "a price": yaml.safe_dump(ABOUT | {"price": {"usd_per_hour": 1.7e308, "date": "2026-11-24"}}),
+    "a date": yaml.safe_dump(ABOUT | {"price": {"usd_per_hour": 1.0, "date": "9999-99-99"}}),
+    "a direction": yaml.safe_dump(ABOUT | {"entity": "a\u202eb"}, allow_unicode=True),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_with_a_sentence(name: str, tmp_path: Path, capsys: Any) -> None:
+    folder = hand_in(tmp_path, tmp_path / "runs", times=(4.5,))
+    (folder / submission.FILE).write_text(HOSTILE[name])
+    code, output = checked(folder, capsys)
+    assert code == 1 and f"  {submission.FILE}" in output, output
+
+
+def test_an_attempt_whose_record_is_damaged_is_as_one_that_was_deleted(tmp_path: Path) -> None:
+    runs = tmp_path / "runs" / "lab-a"
+    folder = hand_in(tmp_path, tmp_path / "runs")
+    shutil.copytree(folder / "studies", runs / "studies")
+    (key,) = study.histories(runs)
+    assert study.histories(runs)[key].deleted == frozenset()
+    (runs / "run-2" / "record.json").write_text("{")
+    assert study.histories(runs)[key].deleted == {"run-2"}

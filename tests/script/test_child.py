@@ -3,11 +3,12 @@
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import PATIENCE_S
+from commands import PATIENCE_S, until
 
 from mlbench.config.compose import compose
 from mlbench.script import child
@@ -72,18 +73,68 @@ subprocess.run([sys.executable, "-c", "print('acc 0.6')"], env=os.environ | {"RA
     assert sorted(output.log().decode().split()[1::2]) == ["0.1", "0.2", "0.5", "0.6"]
 
 
-def test_a_command_that_is_interrupted_may_save_its_state(tmp_path: Path) -> None:
-    output = child.ScriptOutput("ready", lambda _: None)
-    text = """
-import time
-try:
-    open("ready", "w").close()
-    time.sleep(1e6)
-except KeyboardInterrupt:
-    print("saved")
-"""
+def begun(text: str, tmp_path: Path) -> tuple[child.Child, child.ScriptOutput]:
+    """Return a command, and its output, once it has made the file `ready`."""
+    output = child.ScriptOutput(None, lambda _: None)
     command = run(text, output, cwd=tmp_path)
     while not (tmp_path / "ready").exists():
         assert command.wait(0.05) is None
-    assert command.end(signal.SIGINT) == 0
+    return command, output
+
+
+SAVES = """
+import signal, time
+def save(number, _):
+    for other in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(other, lambda number, _: exit("killed while it saved"))
+    open("told", "w").close()
+    time.sleep(1)
+    exit(f"saved after {signal.Signals(number).name}")
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, save)
+open("ready", "w").close()
+time.sleep(1e6)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_gets_the_signal_that_came_and_time_to_save_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr(child, "END_S", 0.1)  # what it has to end after a harder signal
+    command, output = begun(SAVES, tmp_path)
+    assert command.end(number) == 1
+    assert output.log().decode() == f"saved after {number.name}\n"
+
+
+def test_a_second_signal_ends_the_wait(tmp_path: Path) -> None:
+    def again() -> None:
+        until((tmp_path / "told").exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    command, output = begun(SAVES.replace("sleep(1)", "sleep(1e6)"), tmp_path)
+    threading.Thread(target=again).start()
+    assert command.end(signal.SIGINT) == 1
+    assert output.log().decode() == "killed while it saved\n"
+
+
+def test_a_rank_may_save_its_state_after_its_launcher_has_ended(tmp_path: Path) -> None:
+    text = """
+import os, signal, subprocess, sys, time
+rank = '''
+import os, signal, sys, time
+launcher = os.getppid()
+def save(*_):
+    while os.getppid() == launcher:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    sys.exit("saved")
+signal.signal(signal.SIGTERM, save)
+open("ready", "w").close()
+time.sleep(1e6)
+'''
+subprocess.run([sys.executable, "-c", rank])
+"""
+    command, output = begun(text, tmp_path)
+    assert command.end(signal.SIGTERM) == 128 + signal.SIGTERM
     assert output.log() == b"saved\n"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import PATIENCE_S
+from commands import PATIENCE_S, until
 from conftest import ROOT
 
 from mlbench.analysis.stragglers import of_run
@@ -178,3 +179,19 @@ def test_a_command_that_trains_nothing_is_one_sentence_and_leaves_nothing(
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("mlbench: ")]
     assert (done.returncode, len(lines)) == (code, 1) and sentence in " ".join(done.stderr.split() + lines)
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_command_reaches_the_script_which_may_save_its_state(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    command = [*PYTHON, SCRIPTS / "plain.py", 5, "save", tmp_path / "ready"]
+    line = [*PYTHON, "-m", "mlbench.measure", f"output_root={tmp_path / 'runs'}", "cluster.exclusive=false"]
+    run = subprocess.Popen([*line, "--", *map(str, command)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    until(lambda: (tmp_path / "ready").exists() or run.poll() is not None)
+    run.send_signal(number)
+    output, _ = run.communicate(timeout=PATIENCE_S)
+    record = only_record(tmp_path / "runs")
+    assert (run.returncode, record.status, record.steps) == (130, "interrupted", 5)
+    assert f"saved after {number.name}\n" in output
+    assert not psutil.pid_exists(int((tmp_path / "ready").read_text()))

@@ -25,7 +25,7 @@ from mlbench.config.errors import UserError
 from mlbench.config.goal import Goal
 from mlbench.config.identity import key
 from mlbench.script import child, intervals, probe, sources, summary
-from mlbench.script.collector import Collector, Rank
+from mlbench.script.collector import Collector, Rank, _answer
 from mlbench.script.steps import Step, assemble
 from mlbench.studies.grid import parse
 from mlbench.tasks import registry
@@ -196,6 +196,21 @@ def test_a_collector_answers_nobody_without_its_token() -> None:
     collector.close()
 
 
+def test_a_rank_that_is_answered_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    collector, known, answer = Collector("127.0.0.1", metric="acc", goal=None), list[bool](), _answer
+
+    def look(connection: socket.socket, **message: Any) -> None:
+        known.append(0 in collector.ranks)
+        answer(connection, **message)
+
+    monkeypatch.setattr("mlbench.script.collector._answer", look)
+    host, port = collector.address.split(":")
+    with socket.create_connection((host, int(port))) as rank:
+        rank.sendall(json.dumps({"token": collector.token, "rank": 0, "world": 1}).encode() + b"\n")
+        assert json.loads(rank.recv(1000)) and known == [True]
+    collector.close()
+
+
 def test_the_clock_of_a_run_does_not_stand_still_while_a_rank_comes_late_to_its_first_step() -> None:
     after = [("forward_end", 9.0), ("optimizer", 9.0), ("step", 10.0)]
     early = assemble([("forward", 1.0), *after], begin=0.0, rows=1)
@@ -277,13 +292,17 @@ def test_only_the_values_of_the_goal_s_metric_count_whenever_the_script_tells_it
     ((validation, _),) = collector.take(final=True)
     assert validation["metrics"] == {"accuracy": 0.95} and collector.reached
     collector.close()
-    collector = Collector("127.0.0.1", metric="accuracy", goal=None)  # of task.metric=
-    with connected(collector) as rank:
-        told(rank, 1.0, 2.0, values=[(2.0, 0.95)], goal=accuracy)
-    ((validation, _),) = collector.take(final=True)
-    assert validation["metrics"] == {"accuracy": 0.95} and not collector.reached
-    assert summary.MISSING["goal"] in summary.coverage(collector)["warnings"]
-    collector.close()
+    for metric in ("accuracy", "none"):  # of task.metric=; until the record had begun
+        collector = Collector("127.0.0.1", metric=metric, goal=None)
+        with connected(collector) as rank:
+            told(rank, 1.0)
+            if metric == "none":
+                collector.settle()
+            told(rank, 2.0, values=[(2.0, 0.95)], goal=accuracy)
+        ((validation, _),) = collector.take(final=True)
+        assert validation["metrics"] == {"accuracy": 0.95} and not collector.reached
+        assert summary.MISSING["goal"] in summary.coverage(collector)["warnings"]
+        collector.close()
 
 
 def test_what_of_the_steps_is_to_be_doubted_is_said() -> None:
@@ -435,14 +454,17 @@ def test_a_launcher_s_own_arguments_do_not_separate_runs_and_the_script_s_do(
         ["torchrun", "-m", "train", "--lr", "0.1"],
         ["torchrun", "train.py", "--lr", "0.2"],
         ["sh", "-c", "python train.py"],
+        ["./train.py", "--lr", "0.1"],
     ]
     command = [f"task.command={json.dumps(line)}" for line in lines]
     runs = [compose(["task=script", "launcher=command", line]) for line in command]
     tasks: list[Any] = [run.task for run in runs]
-    assert [task.args for task in tasks] == ["--lr 0.1"] * 3 + ["--lr 0.2", "sh -c 'python train.py'"]
+    assert [task.args for task in tasks[:3]] == ["--lr 0.1"] * 3
+    assert [task.args for task in tasks[3:]] == ["--lr 0.2", "sh -c 'python train.py'", "--lr 0.1"]
+    assert tasks[5].sources == tasks[0].sources is not None  # a script that is the command itself
     assert (tasks[0].path, tasks[2].module, tasks[4].path) == ("train.py", "train", None)
     keys = [key(run) for run in runs]
-    assert keys[0] == keys[1] and len(set(keys)) == 4
+    assert keys[0] == keys[1] and len(set(keys)) == 5
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,9 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(
         "basis docs/measurements/results.md" in text and "--cfg job" in text and "nothing was started" in text
     )
     assert not list(here.iterdir())
+    (here / "train.py").touch()
+    text = said(capsys, run, "task=script", "task.path=train.py", "--dry-run")
+    assert "data none: the script has its own" in text
 
 
 def test_the_estimate_comes_from_what_was_measured_here(here: Path) -> None:
@@ -106,8 +109,9 @@ def test_a_dry_sweep_counts_what_is_reused_and_refuses_nothing_else(
     assert f"workers={crowd} is 16 workers per CPU" in text and "cluster.oversubscribe=force insists" in text
     assert "about 48 s for 4 runs, one after the other; not priced (hardware=local has no price)" in text
     assert not (here / "runs" / "studies").exists() and not (here / "data").exists()
-    forced = said(capsys, sweep, *overrides, "cluster.oversubscribe=force", "--dry-run")
+    forced = said(capsys, sweep, *overrides, "cluster.oversubscribe=force", "max_time=2h", "--dry-run")
     assert "refused" not in forced and "for 7 runs" in forced
+    assert "limit max_time=7200s: no run starts that would end later" in forced
 
 
 def test_the_configurations_of_a_sweep_are_yaml_documents(

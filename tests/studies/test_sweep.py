@@ -256,6 +256,16 @@ def test_a_point_that_does_not_fit_is_refused(resumed: tuple[Sweep, str], place:
     assert len(resumed[0].records()) == before
 
 
+def test_a_sweep_whose_trials_do_not_start_fails(place: Place, tmp_path: Path) -> None:
+    """Tune counts such a trial as an error of its own, and goes on."""
+    there = replace(place, folder=tmp_path)
+    logs = study.folder(there.output, "stuck") / "logs"
+    logs.parent.mkdir(parents=True)
+    logs.touch()
+    code, said = there.tiny("workers=1", "repeats=1", name="stuck").finish()
+    assert code == 1 and "it did not start: " in said and "File exists" in said, said
+
+
 def test_a_dead_server_stops_nothing_and_money_does(place: Place, tmp_path: Path, empty_store: Path) -> None:
     """Only a sweep on Ray shows that its second trial is refused by what the first one cost."""
     poor = replace(place, folder=tmp_path)

@@ -90,3 +90,19 @@ def test_an_interrupted_sweep_s_parent_in_mlflow_is_killed_where_there_is_one(
     run = parent_runs.parent(client, tmp_path, "s")
     parent_runs.kill(plan, output_root=tmp_path, uri=uri)
     assert client.mlflow.get_run(run).info.status == "KILLED"
+
+
+@pytest.mark.slow
+def test_no_secret_of_a_sweep_reaches_mlflow(tmp_path: Path) -> None:
+    """The plan keeps it, or the study could not go on."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    point = study.StudyPoint(key="k" * 16, overrides=("task.args=--api-key=hunter2",), seeds=(1,))
+    plan = study.new("s", question="?").model_copy(update={"points": (point,)})
+    study.save(plan, study.folder(tmp_path, "s"))
+    summary = parent_runs.Summary(metrics=[], note="", tags={})
+    run = parent_runs.write(plan, [], summary, output_root=tmp_path, uri=uri, status="FINISHED")
+    client = open_client(uri, artifacts=None)
+    assert client is not None
+    path = client.mlflow.download_artifacts(run, study.PLAN, str(tmp_path))
+    assert "api-key" in Path(path).read_text() and "hunter2" not in Path(path).read_text()
+    assert "hunter2" in (study.folder(tmp_path, "s") / study.PLAN).read_text()

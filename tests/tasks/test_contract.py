@@ -1,18 +1,22 @@
 """mlbench's own tasks keep the contract that ships for those of others."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
+from mlbench.config.experiment import TrainingConfig
 from mlbench.contract import by_hand
 from mlbench.contract.ranks import RankPool, mini_worker
 from mlbench.contract.test_task import *  # noqa: F403
 from mlbench.contract.test_task import Steps
 from mlbench.studies import spec
 from mlbench.tasks import registry
+from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
 pytestmark = pytest.mark.slow
@@ -35,14 +39,29 @@ def test_every_point_of_the_scaling_study_has_an_update_for_its_last_worker(
     assert setup.samples(batch) > 0
 
 
-def test_gnmts_children_can_be_units_of_fsdp(
-    data_root: Path, two: RankPool, strategies: Callable[[str], list[Steps]]
+def steps_validated_twice(
+    worker: Worker, task: str, overrides: tuple[str, ...], root: Path
+) -> by_hand.Result:
+    """Return the steps of a task, whose validation goes through the model twice."""
+
+    def build(config: TrainingConfig, worker: Worker) -> TrainingSetup:
+        setup = built(config, worker)
+        return replace(setup, validate=lambda *given: setup.validate(*given) and setup.validate(*given))
+
+    built = registry.build
+    with patch.object(registry, "build", build):
+        return by_hand.steps(worker, task, overrides, root, None)
+
+
+def test_the_parts_of_every_model_can_be_units_of_fsdp(
+    name: str, data_root: Path, trained: list[str], two: RankPool, strategies: Callable[[str], list[Steps]]
 ) -> None:
-    overrides = ("sync=fsdp", "sync.unit=child")
-    for result, steps in zip(
-        two.run(by_hand.steps, "gnmt", overrides, data_root, None), strategies("gnmt"), strict=True
-    ):
-        assert not by_hand.different(result, steps["sync=fsdp",])
+    """Also where units give their weights back after each forward, and validate several batches."""
+    overrides = ("sync=fsdp", "sync.unit=child", "sync.reshard_after_forward=true")
+    ranks = two.run(steps_validated_twice, name, overrides, data_root)
+    for result, steps in zip(ranks, strategies(name), strict=True):
+        assert not by_hand.different(result, steps["gradients",])
+        assert result.metrics == pytest.approx(steps["sync=fsdp",].metrics, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from mlbench.config.errors import UserError
 from mlbench.tasks import registry
 from mlbench.tasks.logreg import data
 from mlbench.tasks.logreg.model import Linear, correct, cross_entropy
+from mlbench.tasks.logreg.torch import Convergence
 from mlbench.training import loop
 from mlbench.training.setup import TaskResult
 from mlbench.training.worker import Worker
@@ -194,6 +195,17 @@ def test_a_run_tells_its_distance_to_the_optimum_at_every_validation(data_root: 
         assert row["objective"] == pytest.approx(objective, rel=1e-12)
         assert row["distance_to_optimum"] == pytest.approx(objective - 0.2286323014, abs=1e-12)
     assert result([*overrides, "task.l2=1e-5"], Worker(), data_root).table == []
+
+
+def test_weights_of_before_a_restart_join_those_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint's are the host's; the meta device, which mixes with no other, stands in for a GPU."""
+    device = torch.device("meta")
+    convergence = Convergence()
+    convergence.load_state_dict({"weights": [torch.ones(3)]})
+    convergence.weights.append(torch.ones(3, device=device))
+    rows = data.Rows(torch.ones(5, 3, device=device), torch.ones(5, device=device))
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: [0.0] * len(tensor))
+    assert len(convergence.table(rows, l2=0.0, optimum=0.0, worker=Worker(device=device))) == 2
 
 
 def result(overrides: Sequence[str], worker: Worker, root: Path) -> TaskResult:

@@ -88,6 +88,7 @@ def test_a_log_becomes_time_to_accuracy(tmp_path: Path, capsys: Any) -> None:
         ('{"time": 1, "accuracy": 80}\naccuracy 80\n', "line 2 is no JSON"),
         ('{"time": 1}\n', f"line 1 has no number 'accuracy' (e.g. {EXAMPLE})"),
         ('{"time": NaN, "accuracy": 80}\n', "line 1 has no number 'time'"),
+        ('{"time": 1, "accuracy": 980}\n', "line 1: accuracy 980 is not from 0 to 100"),
         ('{"time": 2, "accuracy": 80}\n{"time": 1, "accuracy": 90}\n', "line 2: its time 1 s is before 2 s"),
         (
             '{"time": 1, "accuracy": 0.97}\n',

@@ -100,7 +100,7 @@ def test_a_decoder_layer_is_torchs():
         tgt_is_causal=True,
         memory_key_padding_mask=~PRESENT,
     )
-    output, _ = ours(x, ours.cross_attn.keys(memory), keep_mask=PRESENT[:, None, None])
+    output, _ = ours(x, memory, keep_mask=PRESENT[:, None, None])
     torch.testing.assert_close(output, expected)
 
 
@@ -119,7 +119,7 @@ def test_one_embedding_reads_both_languages_and_writes_the_target():
     names = [name for name, weight in ours.named_parameters() if 23 in weight.shape]
     assert names == ["embedding.weight"]
     x = torch.randn(2, 3, 16)
-    expected = ours.decoder_norm(x) @ ours.embedding.weight.t()
+    expected = ours.decoder_norm(x) @ ours.embedding["weight"].t()
     torch.testing.assert_close(ours._classify(x), expected)
 
 
@@ -163,3 +163,17 @@ def test_every_weight_gets_a_gradient():
     ours = model(dropout=0.1)
     ours(sentences(), LENGTHS, sentences(4, seed=3)).logsumexp(2).sum().backward()
     assert all(weight.grad is not None and weight.grad.any() for weight in ours.parameters())
+
+
+def test_a_seed_gives_the_weights_that_an_embedding_module_would_leave() -> None:
+    """An nn.Embedding draws numbers of its own first, and a release's seeds stand for what follows."""
+    sizes = {"d_model": 32, "ffn": 64, "heads": 4, "layers": 1, "dropout": 0.1}
+    torch.manual_seed(3)
+    made = Transformer(100, **sizes)
+    torch.manual_seed(3)
+    weight = nn.Embedding(100, 32).weight
+    nn.init.normal_(weight, std=32**-0.5)
+    layer = EncoderLayer(32, 64, 4, 0.1)
+    assert torch.equal(made.embedding["weight"], weight)
+    weights = dict(made.named_parameters())
+    assert torch.equal(weights["encoder.0.self_attn.inputs.weight"], layer.self_attn.inputs.weight)

@@ -216,7 +216,7 @@ def test_a_run_in_mlflow_has_its_user_units_and_an_address_in_the_mode_for_model
     run.validate(90.0)
     run.end("goal_reached")
     assert {result.outcome for result in sync.sync_runs(root, None)} == {"uploaded"}
-    experiment, mlflow_id = sync.location(default_store(root), run.folder.name)
+    experiment, mlflow_id = sync.location(default_store(root), run.folder.name, upload="sync")
     monkeypatch.setattr(os, "execv", lambda *_: None)  # the server itself
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -230,5 +230,5 @@ def test_a_run_in_mlflow_has_its_user_units_and_an_address_in_the_mode_for_model
     assert f"[All runs]({fragment}?{mode}" in data.tags["mlflow.note.content"]
     assert {"time_to_accuracy_s", "wall_s", "seconds_per_epoch", "phase/forward_s"} <= set(data.metrics)
     assert client.get_experiment(experiment).tags["mlflow.experimentKind"] == "custom_model_development"
-    with pytest.raises(UserError, match="has no run-9"):
-        sync.location(default_store(root), "run-9")
+    with pytest.raises(UserError, match="has no run-9.*results sync brings"):
+        sync.location(default_store(root), "run-9", upload="results sync")

@@ -112,7 +112,8 @@ def test_a_damaged_record_is_told_and_can_be_deleted(root: Path, content: str, c
     assert [row["run"] for row in json.loads(shown.out)] == ["run-2"] and "run-1" in shown.err
     assert results.main(["show", "run-1", where]) == 2
     shown = capsys.readouterr().err
-    assert "record.json is damaged (results sync makes it again" in shown and "results delete run-1" in shown
+    assert f"record.json is damaged (python -m mlbench.results sync {where} makes it again" in shown
+    assert f"python -m mlbench.results delete run-1 {where} deletes" in shown
     assert results.main(["delete", "run-1", where, "--yes"]) == 0
     assert not (root / "run-1").exists() and (root / "run-2").exists()
 

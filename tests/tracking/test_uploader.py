@@ -1,5 +1,7 @@
 """MLflow gets everything exactly once, whatever dies on the way, and nothing waits for it."""
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -25,7 +27,7 @@ from mlbench.config import compose, identity
 from mlbench.config.experiment import Experiment
 from mlbench.config.store_uri import default_store
 from mlbench.launch import cache
-from mlbench.record import events, reader, record
+from mlbench.record import events, reader, record, temporary_folder
 from mlbench.record.record import Node
 from mlbench.terminal import show
 from mlbench.tracking import mapping, sync, uploader
@@ -509,6 +511,42 @@ def test_no_password_reaches_mlflow(root: Path) -> None:
     for path in Path(root).iterdir():
         if path.is_file():
             assert SECRET.encode() not in path.read_bytes(), path
+
+
+def test_an_experiment_that_was_deleted_takes_runs_again(root: Path) -> None:
+    """MLflow keeps its name, and adds no run to it."""
+    uri = default_store(root)
+    opened = open_client(uri, artifacts=root / "artifacts")
+    assert opened is not None
+    opened.mlflow.delete_experiment(opened.experiment_id)
+    assert open_client(uri, artifacts=None) is None
+    Run(root).end("failed", error="x")
+    assert outcomes(root, uri) == {"run-7": "uploaded"}
+
+
+@pytest.mark.parametrize("error", [errno.ENOLCK, errno.ENOSYS])
+def test_a_run_is_measured_where_files_cannot_be_locked(
+    root: Path, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    folder = root / "run"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    os.close(uploader.lock(folder))
+    monkeypatch.setenv("RAY_TMPDIR", str(root))
+    path, lock = temporary_folder.create()
+    assert lock is None and list(root.glob(f"{temporary_folder.PREFIX}*")) == [path]
+
+
+def test_a_log_is_open_for_writing_when_it_is_locked(root: Path) -> None:
+    """NFS locks no other (fs/nfs/nfs4proc.c of Linux, nfs4_proc_lock)."""
+    folder = root / "run"
+    folder.mkdir(parents=True)
+    descriptor = uploader.lock(folder)
+    os.write(descriptor, b"\n")
+    os.close(descriptor)
 
 
 def test_long_values_are_cut_to_what_mlflow_takes(root: Path) -> None:

@@ -31,8 +31,9 @@ COMMANDS = [
     ["sync=compression", "sync.method=powersgd", "sync.rank=8"],
     ["sync=local_sgd", "sync.every=2"],
     ["sync=decentralised"],
-    ["sync=decentralised", "sync.graph=exponential", "sync.compression=topk", "sync.density=0.1"],
-]
+    ["sync=decentralised", "sync.graph=exponential", "sync.compression=topk", "sync.density=0.1",
+     "sync.consensus_lr=0.2"],
+]  # fmt: skip
 # Headers: TCP over loopback carries up to 64 KB a packet of 66 bytes of headers, and acknowledges. gloo cuts
 # a ring into many messages with headers: some 200 kB in six steps of PowerSGD's two small all-reduces.
 SHARE, FIXED = 0.01, 250_000  # of the bytes; bytes

@@ -191,6 +191,14 @@ def test_a_loss_that_is_not_finite_ends_as_diverged() -> None:
     assert len(outcome.validations) == 1 and outcome.validations[0]["train_loss"] is None
 
 
+@pytest.mark.parametrize("metrics", [{"error": 0.0, "other": math.nan}, {"error": -math.inf}])
+def test_a_metric_that_is_not_finite_reaches_no_goal(metrics: dict[str, float]) -> None:
+    worker = Worker(goal=Goal("error", 1, "min"))
+    outcome = train(Problem(worker, batch=8).parts(validate=lambda *_: metrics), worker)
+    assert (outcome.status, outcome.time_to_accuracy) == ("diverged", None)
+    assert [each["goal_reached"] for each in outcome.validations] == [False]
+
+
 # An overflow of half precision
 
 

@@ -163,6 +163,15 @@ def test_a_cpu_has_no_formats_of_tensor_cores(overrides):
         compose(["task=resnet20", *overrides])
 
 
+@pytest.mark.parametrize("name", ["gnmt", "awdlstm"])
+def test_a_gpu_has_no_bf16_for_lstms(name):
+    """torch's autocast hands them to cuDNN in fp16."""
+    compose([f"task={name}", "task.precision=bf16"])
+    compose(["task=transformer", "task.precision=bf16", "backend=nccl"])
+    with pytest.raises(UserError, match=f"on backend=nccl {name} computes in fp32, tf32, fp16"):
+        compose([f"task={name}", "task.precision=bf16", "backend=nccl"])
+
+
 def test_the_precision_is_the_devices_unless_it_is_chosen_and_decides_the_key():
     on_cpu, on_gpu = (cast(Any, compose)(["task=gnmt", f"backend={name}"]) for name in ("gloo", "nccl"))
     assert (on_cpu.task.precision, on_gpu.task.precision) == ("fp32", "fp16")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -97,6 +97,11 @@ def in_bucket(vector: np.ndarray, step: int, *, back: bool = False) -> np.ndarra
     """Return the coordinates as DDP's bucket has them, the last weight first but in the first step."""
     offset = 5 if back else numpy_of.SIZE - 5
     return vector if step == 0 else np.concatenate([vector[offset:], vector[:offset]])
+
+
+def contracted_qsgd(vector: np.ndarray, step: int, rank: int) -> np.ndarray:
+    blocks = drawn((-(-numpy_of.SIZE // 16), 16), rank, step, of=uniform)
+    return numpy_of.qsgd(vector, blocks.ravel(), levels=4, block=16) / (1 + min(16 / 4**2, np.sqrt(16) / 4))
 
 
 def qsgd(vector: np.ndarray, step: int, rank: int) -> np.ndarray:
@@ -274,6 +279,16 @@ for graph in numpy_of.SENDERS:
         )
 
 
+overrides = ("sync=decentralised", "sync.consensus_lr=0.3", "sync.levels=4", "sync.block=16")
+CASES.append(
+    (
+        (*overrides, "sync.compression=qsgd"),
+        lambda k: numpy_of.train(k, STEPS, after=numpy_of.choco("ring", k, 0.3, contracted_qsgd)),
+        lambda k: min(k - 1, 2) * -(-numpy_of.SIZE // 16) * (8 + 8),
+    )
+)
+
+
 @pytest.mark.slow
 def test_strategies_do_what_numpy_does(pool: RankPool) -> None:
     """Weights of every rank after seven steps, in float64, and what it sent."""
@@ -350,6 +365,70 @@ def test_fsdp_shards_weights_of_every_kind_in_every_unit(pool: RankPool) -> None
             assert each.keys() == expected.keys()
             for key, value in expected.items():
                 torch.testing.assert_close(each[key], value, rtol=1e-10, atol=1e-12)
+
+
+VALIDATED = ((3, 3), (1, 2), (0, 1), (1, 1))  # batches after each step, of rank 0 and of the others
+
+
+class Nested(nn.Module):
+    """Layers alone, in a list and in a dictionary in it; two of them share a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        inner = nn.ModuleDict({"inner": nn.Linear(6, 6)})
+        self.layers = nn.ModuleList([nn.Linear(6, 6), inner, nn.Tanh(), nn.Linear(6, 6, bias=False)])
+        self.tied = nn.Linear(6, 6)
+        self.tied.register_parameter("weight", self.layers[3].get_parameter("weight"))
+        self.scales = nn.ParameterList([torch.ones(6)])
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.tied(self.layers[3](self.layers[2](self.parts(inputs) * self.scales[0])))
+
+    def parts(self, inputs: torch.Tensor) -> torch.Tensor:
+        inner = self.layers.get_submodule("1.inner")
+        return self.layers[0](inner(self.first(inputs)))
+
+
+def unevenly_validated(worker: Worker, overrides: tuple[str, ...]) -> tuple[list[str], list[torch.Tensor]]:
+    """Return the names of fsdp's units, and the weights after steps between validations."""
+    torch.manual_seed(0)
+    model = Nested()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sync: Any = strategy.synchronise(model, optimizer, configured(worker, overrides))
+    data = torch.Generator().manual_seed(worker.rank)
+    before, own, weights = 0, [], []
+    for step, batches in enumerate(VALIDATED):
+        sync.module(torch.randn(8, 6, generator=data)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        own.append(sync.bytes_sent(step + 1) - before)
+        assert own[-1] == own[0], "a step sends more after a validation"
+        with torch.no_grad():
+            sync.before_validation()
+            before = sync.bytes_sent(step + 1)
+            for _ in range(batches[worker.rank > 0]):
+                model(torch.ones(1, 6))
+                model.parts(torch.ones(1, 6))  # as a beam search calls them
+                assert sync.bytes_sent(step + 1) == before, "a batch of a validation sends something"
+            weights = [weight.clone() for weight in model.parameters()]
+            sync.after_validation()
+            before = sync.bytes_sent(step + 1)
+    names = [name for name, module in model.named_modules() if module in getattr(sync, "units", ())]
+    return names, weights
+
+
+def test_fsdp_gathers_once_a_validation_however_many_batches_a_worker_has(pool: RankPool) -> None:
+    expected = [weights for _, weights in pool.run(unevenly_validated, ("sync=all_reduce",))]
+    units = {"model": [""], "child": ["", "first", "layers.0", "layers.1.inner"]}
+    for unit, own in units.items():
+        for reshard in ("false", "true"):
+            overrides = ("sync=fsdp", f"sync.unit={unit}", f"sync.reshard_after_forward={reshard}")
+            for (names, weights), plain in zip(
+                pool.run(unevenly_validated, overrides), expected, strict=True
+            ):
+                assert names == own
+                torch.testing.assert_close(weights, plain, rtol=1e-5, atol=1e-6)
 
 
 def flops(worker: Worker) -> tuple[float, float]:
@@ -472,7 +551,7 @@ def majority(worker: Worker, votes: np.ndarray) -> np.ndarray:
     return weight.grad.numpy()
 
 
-def test_the_majority_decides_and_coins_decide_ties(pool: RankPool) -> None:
+def test_the_majority_decides_and_coins_decide_ties_and_zeros(pool: RankPool) -> None:
     size = 1001
     votes = np.random.default_rng(1).normal(size=(pool.workers, size)).astype(np.float32)
     results = pool.run(majority, votes)
@@ -480,8 +559,35 @@ def test_the_majority_decides_and_coins_decide_ties(pool: RankPool) -> None:
     for each in results:
         np.testing.assert_array_equal(each, results[0])
         np.testing.assert_array_equal(each[total != 0], np.sign(total[total != 0]))
-    ties = results[0][total == 0]
-    assert set(ties) == {-1.0, 1.0} and abs(ties.mean()) < 5 / np.sqrt(len(ties))
+    nobody = pool.run(majority, np.zeros_like(votes))
+    for each in nobody:
+        np.testing.assert_array_equal(each, nobody[0])
+    for undecided in (results[0][total == 0], nobody[0]):
+        assert set(undecided) == {-1.0, 1.0} and abs(undecided.mean()) < 5 / np.sqrt(len(undecided))
+
+
+def averaged_gradients(worker: Worker, methods: list[str], dtype: torch.dtype) -> list[torch.Tensor]:
+    """Return the mean gradient of a matrix of that type, by each method."""
+    results = []
+    for method in methods:
+        model = nn.Linear(21, 15, bias=False).to(dtype)
+        overrides = ("sync=compression", f"sync.method={method}", "sync.density=1")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        sync = strategy.synchronise(model, optimizer, configured(worker, overrides))
+        drawn = torch.randn(2, 21, generator=torch.Generator().manual_seed(worker.rank)).to(dtype)
+        sync.module(drawn).sum().backward()  # all rows alike, so of rank 1
+        results.append(cast(torch.Tensor, model.weight.grad).float())
+    return results
+
+
+def test_weights_may_be_bf16(pool: RankPool) -> None:
+    methods = ["fp16", "bf16", "topk", "randomk", "qsgd", "powersgd"]
+    halves, wholes = (
+        pool.run(averaged_gradients, methods, dtype) for dtype in (torch.bfloat16, torch.float32)
+    )
+    for half, whole in zip(halves, wholes, strict=True):
+        for method, result, expected in zip(methods, half, whole, strict=True):
+            assert (result - expected).norm() < 0.05 * expected.norm(), method
 
 
 def validated(worker: Worker, commands: list[tuple[str, ...]]) -> list[tuple[np.ndarray, ...]]:
@@ -607,7 +713,7 @@ def test_a_memory_that_a_method_lacks_is_refused() -> None:
 @pytest.mark.parametrize("levels", [7, 8, 127])
 def test_qsgd_is_right_on_average_and_never_off_by_a_level(levels: int) -> None:
     vector = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    codec = codecs.Qsgd(levels, 100, Worker(seed=1))
+    codec = codecs.Qsgd(levels, 100, False, Worker(seed=1))
     total = torch.zeros(1000)
     for draw in range(400):
         message = codec.encode(vector, draw)
@@ -619,3 +725,54 @@ def test_qsgd_is_right_on_average_and_never_off_by_a_level(levels: int) -> None:
     assert len(message.payload) == (500 if levels <= 7 else 1000) + 4 * 10
     spread = vector.view(-1, 100).norm(dim=1).max() / levels / 2 / 20  # half a level over sqrt(400)
     assert (total / 400 - vector).abs().max() < 5 * spread
+
+
+@pytest.mark.parametrize(("levels", "block"), [(1, 4), (4, 512), (15, 512), (127, 512)])
+def test_qsgd_for_a_memory_is_a_contraction(levels: int, block: int) -> None:
+    """The mean square of the error is 1 - 1 / tau of the vector's at most, for each vector and block."""
+    tau = 1 + min(block / levels**2, block**0.5 / levels)
+    vectors = torch.randn(50 * block, generator=torch.Generator().manual_seed(0))
+    codec = codecs.of("qsgd", settings(levels=levels, block=block), Worker(seed=1), memory=True)
+    errors = torch.stack([codec.encode(vectors, draw).subtracted(vectors).square() for draw in range(200)])
+    blocks, sizes = errors.mean(0).view(-1, block).sum(1), vectors.square().view(-1, block).sum(1)
+    assert (blocks.sum() <= (1 - 1 / tau) * sizes.sum()).item()
+    assert (blocks <= (1 - 1 / tau) * sizes * 1.1).all()
+
+
+def settings(**changes: Any) -> Any:
+    return compose(["sync=decentralised", "division=open"]).sync.model_copy(update=changes)
+
+
+def apart(levels: int, consensus_lr: float, *, workers: int = 4, steps: int = 200) -> float:
+    """Return how far models are from their mean after averages in a ring, over what they are at first."""
+    codec = [codecs.of("qsgd", settings(levels=levels), Worker(rank=r), memory=True) for r in range(workers)]
+    models = torch.randn(workers, 2048, generator=torch.Generator().manual_seed(0))
+    first, public = (models - models.mean(0)).norm(), torch.zeros_like(models)
+    ring = torch.from_numpy(numpy_of.mixing("ring", workers, 0)).float()
+    for step in range(steps):
+        for rank, known in enumerate(public):
+            message = codec[rank].encode(models[rank] - known, step)
+            message.add(message.payload, known)
+        models += consensus_lr * (ring @ public - public)
+    return ((models - models.mean(0)).norm() / first).item()
+
+
+@pytest.mark.parametrize(("levels", "consensus_lr"), [(15, 0.34), (4, 0.1), (127, 1.0)])
+def test_models_agree_that_exchange_few_levels(levels: int, consensus_lr: float) -> None:
+    assert apart(levels, consensus_lr) < 1e-4
+
+
+def test_compression_needs_a_smaller_step_to_the_mean() -> None:
+    """Where little is lost the plain mean is kept."""
+    words = ["sync=decentralised", "division=open", "workers=4"]
+    for overrides in (
+        ["sync.compression=topk"],
+        ["sync.compression=randomk", "sync.density=0.5"],
+        ["sync.compression=sign"],
+        ["sync.compression=qsgd", "sync.levels=15"],
+    ):
+        with pytest.raises(UserError, match=f"{overrides[0]} needs sync.consensus_lr below 1.*0.04 for topk"):
+            compose([*words, *overrides])
+        compose([*words, *overrides, "sync.consensus_lr=0.1"])
+    compose([*words, "sync.compression=qsgd"])
+    compose([*words, "sync.compression=topk", "sync.density=1"])

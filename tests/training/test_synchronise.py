@@ -135,15 +135,26 @@ def test_a_mistake_is_a_sentence(strategy: str, settings: dict[str, Any], senten
     assert sentence in str(error.value)
 
 
-def refused(worker: Worker) -> str:
+def refused(worker: Worker, strategy: str, settings: dict[str, Any]) -> str:
     with pytest.raises(UserError) as error:
-        mlbench.synchronise(*started(0), "powersgd", precision="fp16")
+        mlbench.synchronise(*started(0), strategy, precision="fp16", **settings)
     return str(error.value)
 
 
-def test_what_a_strategy_cannot_combine_is_refused_on_every_rank(pair: RankPool) -> None:
-    first, second = pair.run(refused)
-    assert first == second and first.startswith("sync.method=powersgd sync.memory=error_feedback: fp16")
+@pytest.mark.parametrize(
+    ("strategy", "settings", "sentence"),
+    [
+        ("powersgd", {}, "sync.method=powersgd sync.memory=error_feedback: fp16"),
+        ("local_sgd", {}, "strategy 'local_sgd': with fp16 a rank skips a step alone"),
+        ("decentralised", {}, "strategy 'decentralised': with fp16 a rank skips a step alone"),
+        ("all_reduce", {"quantity": "weights"}, "strategy 'all_reduce': with fp16 a rank skips a step alone"),
+    ],
+)
+def test_what_a_strategy_cannot_combine_is_refused_on_every_rank(
+    strategy: str, settings: dict[str, Any], sentence: str, pair: RankPool
+) -> None:
+    first, second = pair.run(refused, strategy, settings)
+    assert first == second and first.startswith(sentence)
 
 
 def test_the_name_costs_no_import_of_torch() -> None:

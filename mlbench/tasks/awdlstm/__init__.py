@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from mlbench.config.experiment import (
+    LSTM_CPU_ONLY,
     FrozenModel,
     NonNegativeFloat,
     PositiveFloat,
@@ -33,6 +34,7 @@ class Config(TrainingConfig):
 
     FREE = ("precision",)
     PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+    CPU_ONLY = LSTM_CPU_ONLY
     OWN_DATA = ("train_file", "valid_file")
     DATA_FIELDS = ("min_count",)
 

@@ -1,6 +1,6 @@
 """Task 4a: translation with GNMT; recurrent, so bound by the length of sentences; 643 MB of gradients."""
 
-from mlbench.config.experiment import PositiveFloat, PositiveInt
+from mlbench.config.experiment import LSTM_CPU_ONLY, PositiveFloat, PositiveInt
 from mlbench.tasks.gnmt import data
 from mlbench.tasks.translation.config import Share, TranslationConfig
 
@@ -9,6 +9,8 @@ prepare, check = data.prepare_dataset, data.check
 
 class Config(TranslationConfig):
     """What conf/task/gnmt.yaml holds beyond the fields of every translation task."""
+
+    CPU_ONLY = LSTM_CPU_ONLY
 
     hidden: PositiveInt
     warmup_start: PositiveFloat

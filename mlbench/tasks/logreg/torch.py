@@ -41,7 +41,8 @@ class Convergence:
         if not self.weights:
             return []
         part = sampling.shard(len(train.labels), worker)
-        weights = torch.stack(self.weights, dim=1).to(train.features.device).double()
+        device = train.features.device  # those of before a restart come from the host
+        weights = torch.stack([each.to(device) for each in self.weights], dim=1).double()
         entropy = weights.new_zeros(weights.shape[1])
         for begin in range(part.start, part.stop, BLOCK):
             rows = slice(begin, min(begin + BLOCK, part.stop))

@@ -101,7 +101,7 @@ def _of_command(command: list[str], folder: Path) -> dict[str, str]:
     It is the first file that is Python, else the first module of the folder; without either the whole command
     line stands for the arguments.
     """
-    for index, argument in enumerate(command[1:], start=1):
+    for index, argument in enumerate(command):
         if argument.endswith(".py") and (folder / argument).is_file():
             return {"path": argument, "args": shlex.join(command[index + 1 :])}
     for index, (option, name) in enumerate(pairwise(command)):

@@ -22,15 +22,15 @@ class SelfAttention(nn.Module):
 
     def forward(
         self, x: torch.Tensor, *, keep_mask: torch.Tensor | None = None, past: Pair | None = None
-    ) -> tuple[torch.Tensor, Pair]:
-        """Return answers [n, t, d_model] and all keys and values.
+    ) -> tuple[torch.Tensor, Pair | None]:
+        """Return answers [n, t, d_model] and, with `past`, all keys and values.
 
         keep_mask, bool [n, 1, 1, t], is true at the positions to attend to; without it attention is causal.
         past are keys and values of earlier positions, to which the only position of x attends as well.
         """
         queries, keys, values = _heads(self.inputs(x), 3, self.heads)
         if past is not None:
-            keys, values = torch.cat([past[0], keys], 2), torch.cat([past[1], values], 2)
+            past = keys, values = torch.cat([past[0], keys], 2), torch.cat([past[1], values], 2)
         answers = F.scaled_dot_product_attention(
             queries,
             keys,
@@ -39,7 +39,7 @@ class SelfAttention(nn.Module):
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=keep_mask is None and past is None,
         )
-        return self.output(_joined(answers)), (keys, values)
+        return self.output(_joined(answers)), past
 
 
 class CrossAttention(nn.Module):
@@ -112,13 +112,19 @@ class DecoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, x: torch.Tensor, pair: Pair, *, keep_mask: torch.Tensor, past: Pair | None = None
-    ) -> tuple[torch.Tensor, Pair]:
-        """Return [n, t, d_model] and this layer's keys and values of the target so far.
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | Pair,
+        *,
+        keep_mask: torch.Tensor,
+        past: Pair | None = None,
+    ) -> tuple[torch.Tensor, Pair | None]:
+        """Return [n, t, d_model] and, with `past`, this layer's keys and values of the target so far.
 
-        pair are keys and values of the source and keep_mask where it has words; past are keys and values
-        of the target before x.
+        memory is the source [sentences, s, d_model] or this layer's keys and values of it, and keep_mask is
+        where it has words; past are keys and values of the target before x.
         """
+        pair = self.cross_attn.keys(memory) if isinstance(memory, torch.Tensor) else memory
         answers, seen = self.self_attn(self.norms[0](x), past=past)
         x = x + self.dropout(answers)
         x = x + self.dropout(self.cross_attn(self.norms[1](x), pair, keep_mask))

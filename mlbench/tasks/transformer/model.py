@@ -19,8 +19,10 @@ class Transformer(nn.Module):
         self, vocabulary: int, *, d_model: int, ffn: int, heads: int, layers: int, dropout: float
     ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, d_model)
-        nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
+        # No nn.Embedding: the output reads it, too, and a unit of fsdp has its weights in its forward only.
+        # Made as one, which draws random numbers: so a seed gives the weights that it gave in 0.2.
+        self.embedding = nn.ParameterDict({"weight": nn.Embedding(vocabulary, d_model).weight})
+        nn.init.normal_(self.embedding["weight"], std=d_model**-0.5)
         sizes = (d_model, ffn, heads, dropout)
         self.encoder = nn.ModuleList(EncoderLayer(*sizes) for _ in range(layers))
         self.decoder = nn.ModuleList(DecoderLayer(*sizes) for _ in range(layers))
@@ -34,10 +36,10 @@ class Transformer(nn.Module):
         source is [sentences, s], lengths [sentences]; all int64, padded at the end with any word. The
         target needs no lengths: its padding comes after every word that could look at it.
         """
-        keep_mask, *memory_kv = self.encode(source, lengths)
+        keep_mask, memory = self._read(source, lengths)
         x = self._embed(target)
-        for layer, pair in zip(self.decoder, _pairs(memory_kv), strict=True):
-            x, _ = layer(x, pair, keep_mask=keep_mask)
+        for layer in self.decoder:
+            x, _ = layer(x, memory, keep_mask=keep_mask)
         return self._classify(x)
 
     def encode(self, source: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -46,17 +48,20 @@ class Transformer(nn.Module):
         The first tensor, bool [sentences, 1, 1, s], is true where there are words; then come keys and values
         [sentences, heads, s, d_model / heads] of every decoder layer, computed once a sentence.
         """
-        position = torch.arange(source.shape[1], device=source.device)
-        keep_mask = (position < lengths[:, None])[:, None, None]
-        x = self._embed(source)
-        for layer in self.encoder:
-            x = layer(x, keep_mask)
-        x = self.encoder_norm(x)
+        keep_mask, x = self._read(source, lengths)
         memory = [keep_mask]
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
             memory += layer.cross_attn.keys(x)
         return tuple(memory)
+
+    def _read(self, source: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        position = torch.arange(source.shape[1], device=source.device)
+        keep_mask = (position < lengths[:, None])[:, None, None]
+        x = self._embed(source)
+        for layer in self.encoder:
+            x = layer(x, keep_mask)
+        return keep_mask, self.encoder_norm(x)
 
     def init_state(self, memory: tuple[torch.Tensor, ...], beams: int) -> tuple[torch.Tensor, ...]:
         """Return the state before the first word: every decoder layer's keys and values of no words."""
@@ -82,12 +87,12 @@ class Transformer(nn.Module):
         return logits, tuple(part.unflatten(0, words.shape) for part in state), None
 
     def _embed(self, words: torch.Tensor, first: int = 0) -> torch.Tensor:
-        d_model = self.embedding.embedding_dim
-        positions = sinusoids(words.shape[1], d_model, first=first, device=words.device)
-        return self.dropout(self.embedding(words) * math.sqrt(d_model) + positions)
+        weight = self.embedding["weight"]
+        positions = sinusoids(words.shape[1], weight.shape[1], first=first, device=words.device)
+        return self.dropout(F.embedding(words, weight) * math.sqrt(weight.shape[1]) + positions)
 
     def _classify(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(self.decoder_norm(x), self.embedding.weight)
+        return F.linear(self.decoder_norm(x), self.embedding["weight"])
 
 
 def _pairs(parts: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:

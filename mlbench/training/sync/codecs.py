@@ -55,7 +55,7 @@ class CodecSettings(Protocol):
 
 
 def of(method: str, settings: CodecSettings, worker: "Worker", *, memory: bool) -> Codec:
-    """Return the codec of a method; with a memory, random coordinates are sent as they are, not scaled."""
+    """Return the codec of a method; with a memory, those that draw are contractions."""
     if method == "topk":
         return TopK(settings.density)
     if method == "randomk":
@@ -63,7 +63,7 @@ def of(method: str, settings: CodecSettings, worker: "Worker", *, memory: bool) 
     if method == "sign":
         return Sign()
     if method == "qsgd":
-        return Qsgd(settings.levels, settings.block, worker)
+        return Qsgd(settings.levels, settings.block, memory, worker)
     return Cast(torch.float16 if method == "fp16" else torch.bfloat16)
 
 
@@ -76,7 +76,8 @@ class Cast:
 
     def encode(self, vector: torch.Tensor, *position: int) -> Message:
         """Return the vector in half precision."""
-        return Message(vector.to(self.dtype), lambda payload, total: total.add_(payload))
+        half = vector.to(self.dtype, copy=True)  # also where it is one already: what is sent changes in place
+        return Message(half, lambda payload, total: total.add_(payload))
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ class TopK:
         size = count * vector.element_size()
 
         def add(payload: torch.Tensor, total: torch.Tensor) -> None:
-            total.index_add_(0, payload[size:].view(torch.int32), payload[:size].view(vector.dtype))
+            chosen = payload[size:].clone().view(torch.int32)  # cloned, so that it is aligned behind halves
+            total.index_add_(0, chosen, payload[:size].view(vector.dtype))
 
         return Message(torch.cat([vector[chosen].view(torch.uint8), numbers.view(torch.uint8)]), add)
 
@@ -149,14 +151,17 @@ class Sign:
 class Qsgd:
     """Magnitudes rounded at random to whole parts of a block's norm (Alistarh et al. 2017, arXiv 1610.02132).
 
-    Right on average. Levels travel in 4 bits up to 7 of them, else in 8: without the paper's entropy code.
+    Levels travel in 4 bits up to 7 of them, else in 8: without the paper's entropy code.
 
     - levels: parts of the norm.
     - block: coordinates that share a norm.
+    - contraction: divided by 1 + min(block / levels^2, sqrt(block) / levels), so that the error is on average
+      smaller than the vector (Koloskova et al. 2019, arXiv 1902.00340); without, it is right on average.
     """
 
     levels: int
     block: int
+    contraction: bool
     worker: "Worker"
     summable: bool = False
 
@@ -166,6 +171,8 @@ class Qsgd:
         blocks = F.pad(vector, (0, -len(vector) % self.block)).view(-1, self.block)
         norms = blocks.norm(dim=1, keepdim=True)
         exact = torch.where(norms > 0, blocks.abs() / norms, 0.0) * self.levels
+        excess = min(self.block / self.levels**2, math.sqrt(self.block) / self.levels)
+        parts = self.levels * (1 + excess if self.contraction else 1)
         drawn = torch.rand(blocks.shape, generator=generator, device=vector.device, dtype=vector.dtype)
         levels = (torch.floor(exact + drawn).clamp_(max=self.levels) * blocks.sign()).to(torch.int8)
         flat = levels.flatten()
@@ -177,7 +184,7 @@ class Qsgd:
             codes = payload[: len(flat)].view(torch.int8)
             if nibbles:
                 codes = torch.stack([(codes << 4) >> 4, codes >> 4], dim=1)
-            scale = payload[len(flat) :].clone().view(vector.dtype).view(-1, 1) / self.levels
+            scale = payload[len(flat) :].clone().view(vector.dtype).view(-1, 1) / parts
             total.add_((codes.view(-1, self.block).to(vector.dtype) * scale).flatten()[: len(vector)])
 
         return Message(torch.cat([flat.view(torch.uint8), norms.flatten().view(torch.uint8)]), add)

@@ -5,7 +5,7 @@ Kubernetes tells it in a dozen places of a pod's status. Sources: kubernetes.io/
 cloud.google.com/kubernetes-engine/docs, "Spot VMs" (a pod ends with the reason Terminated or NodeShutdown).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mlbench.wings.kuberay.pods import ROLE, Object
@@ -56,6 +56,18 @@ def unschedulable(pods: Iterable[Object]) -> str | None:
     message = " ".join(_condition(waiting[0], "PodScheduled").get("message", "").split())
     count = f"{len(waiting)} pods wait" if len(waiting) > 1 else "1 pod waits"
     return f"{count} for a node: {message.removesuffix('.')}"
+
+
+def scale_up(events: Iterable[Object], pods: Container[str]) -> str:
+    """Return why the cluster's autoscaler adds no node for the pods of these names, "" where it says none."""
+    own = [
+        event
+        for event in events
+        if event.get("reason") in ("FailedScaleUp", "NotTriggerScaleUp")
+        and event["involvedObject"].get("name") in pods
+    ]
+    newest = max(own, key=lambda event: event.get("lastTimestamp") or "", default=None)
+    return f"; {newest['reason']}: {newest['message'].strip(' .')}" if newest else ""
 
 
 def vanished(before: Mapping[str, Object], now: Mapping[str, Object]) -> Iterator[Problem]:

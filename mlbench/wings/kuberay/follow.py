@@ -12,6 +12,7 @@ RayJob, its pods and its log to the end are asked for anew. A log that cannot be
 import queue
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from mlbench import clock
@@ -29,6 +30,7 @@ GRACE_S = 5.0  # s from a pod that is lost, or a RayJob that was deleted, to the
 # whose pod is lost writes something more, or it is (Ray misses a worker within 70 s)
 LOST_S = 120.0
 OUTAGE_S = 900.0  # s for which the API server may not answer before the run is left alone
+OPERATOR_S = 120.0  # s after which a RayJob without a status or a pod has no operator
 SILENCE_S = 120.0  # s without a line after which the log is asked for again
 # KubeRay v1.7.0, JobDeploymentStatus and JobStatus
 ENDED = {"Complete", "Failed", "ValidationFailed", "SUCCEEDED", "FAILED", "STOPPED"}
@@ -43,7 +45,7 @@ class JobFollower:
         self.job: Object = {}
         self.pods: dict[str, Object] = {}  # every pod that was seen, as it was last
         self._api, self._namespace, self._name, self._group = api, namespace, name, group
-        self._total = pods
+        self._total, self._began = pods, clock.monotonic()
         self._present: dict[str, Object] = {}
         self._queue: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._over = threading.Event()
@@ -136,7 +138,7 @@ class JobFollower:
         self._present = own
         self.pods |= pods
         if self._events == 0:
-            waiting = diagnosis.unschedulable(own.values())
+            waiting = self._waiting()
             yield from self._say(waiting or diagnosis.summary(own.values(), total=self._total))
 
     def _see_line(self, line: str) -> Iterator[dict[str, Any]]:
@@ -209,6 +211,8 @@ class JobFollower:
         if self._ended is not None:
             refused = self._status("jobDeploymentStatus") == "ValidationFailed"
             return refused or now - max(self._ended, self._event_time) > LATE_S
+        if not self._answered and now - self._began > OPERATOR_S:
+            return True
         trains = self._events and not self._failed
         return self._hint is not None and now - max(self._hint[1], self._event_time) > (
             LOST_S if trains else GRACE_S
@@ -239,6 +243,10 @@ class JobFollower:
             yield from self._take(*self._queue.get())
 
     @property
+    def _answered(self) -> bool:
+        return bool(self.job.get("status") or self.pods)
+
+    @property
     def _preempted(self) -> bool:
         return self._hint is not None and self._hint[0].preempted
 
@@ -256,11 +264,13 @@ class JobFollower:
 
     def _failure(self) -> str:
         """Return why a RayJob that has ended left no complete event log."""
+        if not self._answered:
+            return f"no KubeRay operator answers: after {OPERATOR_S:g} s the RayJob has no status and no pod"
         reason, message = self._status("reason"), self._status("message")
         if self._status("jobDeploymentStatus") == "ValidationFailed":
             return f"KubeRay refuses the RayJob: {message}; --cfg manifest shows the object"
         if reason == "PreRunningDeadlineExceeded":
-            waiting = diagnosis.unschedulable(self._present.values())
+            waiting = self._waiting()
             return "its pods did not all run within cluster.provision_s" + (f": {waiting}" if waiting else "")
         if reason == "DeadlineExceeded":
             return "it took longer than cluster.limit_s"
@@ -269,6 +279,15 @@ class JobFollower:
             return own[-1].removeprefix("mlbench: ")
         said = f"; it printed at last: {self._last_lines[-1]}" if self._last_lines else ""
         return f"the RayJob ended as {reason or self._status('jobStatus') or 'Failed'}: {message}{said}"
+
+    def _waiting(self) -> str | None:
+        """Return why pods wait for a node, also in the newest words of the cluster's autoscaler."""
+        waiting = diagnosis.unschedulable(self._present.values())
+        if waiting:
+            with suppress(ApiError):
+                events = self._api.get(path("v1", "Event", self._namespace))["items"]
+                waiting += diagnosis.scale_up(events, self._present)
+        return waiting
 
     def _prints(self, pod: Object) -> bool:
         """Return whether a container of the pod follows the output of this run."""

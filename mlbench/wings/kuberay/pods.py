@@ -23,22 +23,29 @@ DATA, RESULTS, SCRATCH = "/data", "/results", "/tmp"  # paths in the pods
 MOUNTS = {"scratch": SCRATCH, "shared-memory": "/dev/shm"}
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "MLFLOW_DISABLE_TELEMETRY": "true"}
 SPOT_LABELS = {
-    "gcp": ("cloud.google.com/gke-spot", "true"),  # GKE, "Spot VMs"
+    "gke": ("cloud.google.com/gke-spot", "true"),  # GKE, "Spot VMs"
     "aws": ("eks.amazonaws.com/capacityType", "SPOT"),  # EKS, "Managed node groups"
 }
 
 
-# Share of a node's memory that GKE keeps for itself, by parts of the memory in GiB; EKS keeps less
+# Of the memory of a machine that the kernel keeps, of all and in GiB (kubernetes/autoscaler,
+# cluster-autoscaler/cloudprovider/gce/reserved.go, read 2026-11-25)
+KERNEL_SHARE, KERNEL_GIB = 1 / 64, 0.08
+# Share of what is left that GKE keeps for itself, by parts of the memory in GiB; EKS keeps less
 # (cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes, read 2026-11-24)
 RESERVED = ((4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (math.inf, 0.02))
 EVICTION_GIB = 0.1  # GiB below which the kubelet evicts, as above
 SERVICES_GIB = 1.0  # GiB for the pods of the node's own services: network, logs, metrics, device plug-in
-# Copies a folder between a bucket and the pod, with whatever identity the pod has
-COPY = "import sys; from pyarrow import fs; fs.copy_files(sys.argv[1], sys.argv[2])"
+# Copies a folder between a bucket and the pod, with whatever identity the pod has; pyarrow makes no target
+COPY = (
+    "import os, sys; from pyarrow import fs; source, target = sys.argv[1:]; "
+    "'://' in target or os.makedirs(target, exist_ok=True); fs.copy_files(source, target)"
+)
 
 
 def allocatable_gib(memory_gib: float) -> int:
     """Return the whole GiB that a node of so much memory has for a pod of ours."""
+    memory_gib -= memory_gib * KERNEL_SHARE + KERNEL_GIB
     left, reserved = memory_gib, 0.0
     for size, share in RESERVED:
         reserved += share * min(left, size)
@@ -79,7 +86,8 @@ def worker_selector(experiment: Experiment) -> dict[str, str]:
     config = cluster_config(experiment)
     labels = dict(config.worker_node_labels)
     if config.spot:
-        provider = experiment.hardware.name.split("_")[0]
+        machine = experiment.hardware.machine
+        provider = machine.provider if machine else ""
         if provider not in SPOT_LABELS:
             raise UserError(
                 f"cluster.spot=true: no label is known for spot nodes of hardware={experiment.hardware.name}",
@@ -121,7 +129,7 @@ def workers(experiment: Experiment, group: str) -> Object:
         spec["initContainers"] = [copy]
     spec["tolerations"] = [
         *_tolerations(ROLE, experiment.hardware.gpu_resource),
-        *(_tolerations(SPOT_LABELS["gcp"][0]) if config.spot else ()),
+        *(_tolerations(SPOT_LABELS["gke"][0]) if config.spot else ()),
     ]
     # No two worker pods share a node, whichever run they are of: they would share what is measured.
     spec["affinity"] = {"podAntiAffinity": _together({ROLE: "worker"}, "kubernetes.io/hostname")}

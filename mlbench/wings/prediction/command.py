@@ -5,8 +5,10 @@ import math
 import shutil
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from itertools import product
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -22,13 +24,14 @@ from mlbench.record.record import Record
 from mlbench.report.charts.frontier import TICKS_S, FrontierPoint
 from mlbench.report.charts.frontier import frontier as frontier_chart
 from mlbench.terminal import tables
-from mlbench.terminal.args import JSON, OK, OUTPUT_ROOT, Args, Command, seconds
+from mlbench.terminal.args import JSON, OK, OUTPUT_ROOT, Args, Command, seconds, warn
 from mlbench.wings.prediction import forecast, model
 from mlbench.wings.prediction.forecast import FURTHEST, WIDE, Forecast, HoldoutError, Offer, PredictedInterval
 from mlbench.wings.prediction.model import AS_MEASURED, Measurements, Model, NetworkCost, RunTimings, Target
 
 WIDEST = 110  # columns of a sentence; longer lines are hard to read
 LOUD = 0.3  # relative noise; a 95 % interval then spans a factor of 3 where nothing is extrapolated
+MOST_REASONS = 4  # that one sentence names
 POOR_FIT = 0.1  # relative error at a fitted count from which it is reported
 PUBLISHED, STUDY = "published:", "study:"
 PUBLISHED_ON = "gcp_n1_t4"  # the profile of the node of the published runs
@@ -162,10 +165,17 @@ def measurements(names: Sequence[str], output_root: Path, settings: Mapping[str,
                 raise UserError(f"{setting}={settings[setting]}: {first} has runs of {only} alone")
         return published_runs(task, backend=settings["backend"] or "nccl")
     records = _records(names, output_root)
+    title = " ".join(names)
+    if not records:
+        raise UserError(f"{title} has no finished run", hint=run_folders.results_command("list", output_root))
     for setting, group in FILTERS.items():
         if name := settings[setting]:
+            there = {getattr(record.experiment, group).name for record in records}
             records = [record for record in records if getattr(record.experiment, group).name == name]
-    return model.from_records(records, title=" ".join(names))
+            if not records:
+                sentence = f"{setting}={name}: {title} has runs of {', '.join(sorted(there))} alone"
+                raise UserError(sentence, hint="choose one of them")
+    return model.from_records(records, title=title)
 
 
 def to_fit(everything: Measurements, counts: str) -> Measurements:
@@ -183,10 +193,22 @@ def target(settings: Mapping[str, str], fitted: Measurements, output_root: Path)
     """Return the node, with the fields given, the network as stated or as a run measured it, and spot."""
     spot, name, network = _spot(settings, fitted), settings["hardware"], settings["network"]
     node = None if name in ("", "all") else forecast.profile(name)
-    given = {rate: text for rate in RATES if (text := settings[f"hardware.{rate}"])}
+    texts = {rate: text for rate in RATES if (text := settings[f"hardware.{rate}"])}
+    given = {rate: _positive(f"hardware.{rate}", text) for rate, text in texts.items()}
+    if given and name == "all":
+        raise UserError("hardware=all takes no fields of a profile", hint="name a profile")
+    tiers = [] if fitted.moved(node) else [t for t, runs in model.tier_runs(fitted).items() if runs.any()]
+    known = dict.fromkeys(tiers, f"the runs measured it on {fitted.hardware.name}")
+    known |= {model.BETWEEN: f"network={network} says it"} if network else {}
+    for tier, rate in product(known, given):
+        if rate.startswith(tier):
+            hint = "leave it out; network=1gbit,50us or hardware=NAME predicts for other links"
+            sentence = (
+                f"hardware.{rate}={texts[rate]} states a link {model.TIERS[tier][0]}, but {known[tier]}"
+            )
+            raise UserError(sentence, hint=hint)
     if given:
-        values = {rate: _positive(f"hardware.{rate}", text) for rate, text in given.items()}
-        node = (node or fitted.hardware).model_copy(update=values)
+        node = (node or fitted.hardware).model_copy(update=given)
     if not network:
         return Target(node, spot=spot)
     if any(output_root.glob(f"*{network}*/record.json")):
@@ -196,6 +218,8 @@ def target(settings: Mapping[str, str], fitted: Measurements, output_root: Path)
 
 def _spot(settings: Mapping[str, str], fitted: Measurements) -> model.Spot | None:
     if not settings["spot"]:
+        if settings["restart"]:
+            raise UserError("restart= is of spot nodes, and spot= is not given", hint="e.g. spot=0.05")
         return None
     per_hour, restart_s = _positive("spot", settings["spot"]), fitted.startup_s
     if settings["restart"]:
@@ -218,7 +242,7 @@ def _records(names: Sequence[str], output_root: Path) -> list[Record]:
     word = names[0]
     if len(names) == 1:
         try:
-            return run_folders.study(output_root, word.removeprefix(STUDY))
+            return run_folders.study(output_root, word.removeprefix(STUDY), complain=warn)
         except UserError:
             if word.startswith(STUDY) or run_folders.is_study(output_root, word):
                 raise
@@ -540,9 +564,11 @@ def _frontier(
     args: Args, fit: Model, counts: Sequence[int], other: Target, limits: dict[str, float | None]
 ) -> int:
     """Print cost against time over all profiles with a price."""
-    if any(args.settings[f"hardware.{name}"] for name in RATES):
-        raise UserError("hardware=all takes no fields of a profile", hint="name a profile")
     offers, refused = forecast.frontier(fit, counts, other, date.today())
+    if not offers:
+        reasons = Counter(refused.values()).most_common(MOST_REASONS)
+        why = "; ".join(f"{reason} ({counted(number, 'profile')})" for reason, number in reasons)
+        raise UserError(f"hardware=all: no profile can be predicted: {why}", hint="measure on one of them")
     answers, runs = forecast.pick(offers, **limits), fit.measurements
     about = f"{runs.title}, fitted at {_list(runs.counts)} workers; bars are 95 % intervals"
     title = f"Predicted cost and time to accuracy of {runs.task}"

@@ -18,6 +18,7 @@ from mlbench.analysis import pooling
 from mlbench.analysis.points import by_configuration, series
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Hardware
+from mlbench.record.format import counted
 from mlbench.record.phases import PHASES, exposed
 from mlbench.record.record import Record
 
@@ -164,9 +165,9 @@ def peak(hardware: Hardware, precision: str) -> float:
 def check(measurements: Measurements) -> Measurements:
     """Return what can be fitted; UserError where there are too few worker counts or two batch rules."""
     if len(measurements.counts) < 2:
-        counts = ", ".join(map(str, measurements.counts)) or "none"
+        one = "".join(f", these are all at {counted(k, 'worker')}" for k in measurements.counts)
         left_out = f"; left out: {'; '.join(measurements.left_out)}" if measurements.left_out else ""
-        sentence = f"a prediction needs runs at 2 or more worker counts, these have {counts}{left_out}"
+        sentence = f"a prediction needs runs at 2 or more worker counts{one or ', there are none'}{left_out}"
         raise UserError(sentence, hint="measure more, e.g. python -m mlbench.sweep workers=1,2,4")
     if FIXED < measurements.power < GROWING:
         sentence = "the batch of a step neither stays the same nor grows with the workers"
@@ -183,7 +184,7 @@ def from_records(records: Sequence[Record], *, title: str) -> Measurements:
     What is not fitted is named with its reason. Raises UserError for records of several experiments.
     """
     if not records:
-        raise UserError(f"{title} has no finished run", hint="python -m mlbench.results list")
+        raise UserError(f"{title} has no finished run")
     reasons = {run.run_id: f"does not count for its seed ({run.status})" for run in records}
     for runs in by_configuration(records):
         disturbed = pooling.disturbed(runs)

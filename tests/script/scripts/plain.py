@@ -1,6 +1,7 @@
 """One process without DDP. Arguments: how many steps, and what to do then."""
 
 import os
+import signal
 import sys
 import time
 
@@ -15,7 +16,10 @@ for _ in range(int(sys.argv[1])):
 print("loss: 0.25", flush=True)
 if sys.argv[2] == "fail":
     sys.exit(3)
-if sys.argv[2] == "hang":
+if sys.argv[2] == "save":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(f"saved after {signal.Signals(number).name}"))
+if sys.argv[2] in ("hang", "save"):
     with open(sys.argv[3], "w") as file:
         file.write(str(os.getpid()))
     while True:

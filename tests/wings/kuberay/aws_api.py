@@ -50,6 +50,32 @@ class Aws:
             aws_access_key_id="none", aws_secret_access_key="none",
         )  # fmt: skip
 
+    def claim(self, parameters: dict[str, str]) -> str:
+        """Make the volume of a claim as the EBS driver does, mounted until a node group is deleted; its id.
+
+        `parameters` are those of the claim's StorageClass (aws-ebs-csi-driver, docs/tagging.md).
+        """
+        ec2 = self.client("ec2")
+        pairs = [value.split("=", 1) for name, value in parameters.items() if "tagSpecification_" in name]
+        tags = [{"Key": key, "Value": value} for key, value in [("CSIVolumeName", "pvc-1"), *pairs]]
+        specification = [{"ResourceType": "volume", "Tags": tags}]
+        volume = ec2.create_volume(AvailabilityZone="us-east-1a", Size=8, TagSpecifications=specification)
+        image = ec2.describe_images()["Images"][0]["ImageId"]
+        (node,) = ec2.run_instances(
+            ImageId=image, MinCount=1, MaxCount=1, Placement={"AvailabilityZone": "us-east-1a"}
+        )["Instances"]
+        mounted = [{"VolumeId": volume["VolumeId"], "InstanceId": node["InstanceId"]}]
+        ec2.attach_volume(Device="/dev/sdf", **mounted[0])
+
+        def release(done: str) -> None:
+            if done.startswith("DELETE ") and "/node-groups/" in done and mounted:
+                place = mounted.pop()
+                ec2.detach_volume(**place)
+                ec2.terminate_instances(InstanceIds=[place["InstanceId"]])
+
+        self.on_request = release
+        return volume["VolumeId"]
+
     def left(self) -> list[str]:
         """Return what exists of a cluster's kinds, whatever its tags, apart from what every account has."""
         ec2, eks, iam = self.client("ec2"), self.client("eks"), self.client("iam")
@@ -66,6 +92,7 @@ class Aws:
         names += [
             gateway["InternetGatewayId"] for gateway in ec2.describe_internet_gateways()["InternetGateways"]
         ]
+        names += [volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]]
         names += eks.list_clusters()["clusters"]
         names += [role["RoleName"] for role in iam.list_roles()["Roles"]]
         groups = self.client("autoscaling").describe_scheduled_actions()["ScheduledUpdateGroupActions"]

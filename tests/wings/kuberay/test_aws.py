@@ -98,12 +98,14 @@ def test_a_cluster_comes_up_and_goes_without_a_trace(cloud: Aws, tmp_path: Path)
     workers = eks.describe_nodegroup(clusterName="mlbench-lab", nodegroupName="workers")["nodegroup"]
     assert workers["scalingConfig"] == {"minSize": 0, "desiredSize": 2, "maxSize": 2}
     assert workers["amiType"] == "AL2023_x86_64_NVIDIA" and workers["labels"]["mlbench/role"] == "worker"
-    (taint,) = workers["taints"]
+    (taint,) = workers["taints"]  # by the variables of the plan, which without GPUs name another
     assert device_plugin.scheduled(workers["labels"], taint["key"])
     system = eks.describe_nodegroup(clusterName="mlbench-lab", nodegroupName="system")["nodegroup"]
     assert system["labels"] == {"mlbench/role": "system"}
     assert {name for _, name in cloud.addons} == {"vpc-cni", "eks-pod-identity-agent", "aws-ebs-csi-driver"}
-    assert json.loads((tmp_path / "applied.json").read_text())["provisioner"] == "ebs.csi.aws.com"
+    volumes = json.loads((tmp_path / "applied.json").read_text())
+    assert volumes["provisioner"] == "ebs.csi.aws.com"
+    cloud.claim(volumes["parameters"])
     policies = cloud.client("iam").list_attached_role_policies(RoleName="mlbench-lab-pods-eks")
     assert [policy["PolicyName"] for policy in policies["AttachedPolicies"]] == ["AmazonEBSCSIDriverPolicy"]
     expiry = cloud.client("autoscaling").describe_scheduled_actions()["ScheduledUpdateGroupActions"]

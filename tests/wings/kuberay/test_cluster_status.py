@@ -50,6 +50,22 @@ def test_only_what_has_expired_or_was_killed_is_reaped(lab: journal.Journal, mon
     assert status.rows() == []
 
 
+def test_what_a_living_command_works_at_is_not_reaped(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    spec, reported = plan.parse("gke", SETTINGS, creating=True), list[str]()
+
+    def inventory(spec, run) -> list:
+        assert lifecycle.reap(reported.append, now=spec.expires + 1) == []
+        return []
+
+    monkeypatch.setattr("mlbench.wings.kuberay.provisioning.gke.inventory", inventory)
+    monkeypatch.setattr("mlbench.wings.kuberay.provisioning.gke.create", lambda spec: [])
+    lifecycle.up(spec, print)
+    lifecycle.down("lab", print)
+    assert reported == 2 * [f"lab is left to the command that is at work on it (process {os.getpid()})"]
+    assert journal.load("lab").state == "gone"
+
+
 def test_a_journal_that_a_crash_cut_off_is_read_to_there(lab: journal.Journal) -> None:
     with (lab.folder / journal.FILE).open("a") as file:
         file.write('{"state": "gon')

@@ -130,9 +130,9 @@ def test_a_bucket_gets_what_was_prepared_and_each_node_a_copy_of_it(tmp_path: Pa
         job = dataset.job(experiment, overrides)["spec"]["template"]["spec"]
         assert [container["name"] for container in job["initContainers"]] == ["prepare-data"]
         prepared = tmp_path / "job" / "cifar10"
-        (prepared / "train").mkdir(parents=True)
+        prepared.mkdir(parents=True)  # flat, as data.prepare makes it
         (prepared / "manifest.json").write_text(json.dumps({"rows": 3}))
-        (prepared / "train" / "0.arrow").write_bytes(bytes(range(256)) * 4096)
+        (prepared / "train.arrow").write_bytes(bytes(range(256)) * 4096)
         copy(job["containers"][0], tmp_path / "job", moto)
         run = objects_of_worker(experiment)
         (tmp_path / "node").mkdir()

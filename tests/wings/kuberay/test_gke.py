@@ -135,6 +135,15 @@ def test_a_pool_of_h100_gets_a_disk_that_its_machines_take(google: Google) -> No
 
 
 @pytest.mark.slow
+def test_workers_without_gpus_have_their_nodes_for_themselves(google: Google) -> None:
+    done = cluster("up", "gke", "hardware=gcp_n1_standard_4", *WORDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (taint,) = google.resources["nodePools"]["workers"]["config"]["taints"]
+    assert (taint["key"], taint["value"], taint["effect"]) == ("mlbench/role", "worker", "NO_SCHEDULE")
+    lifecycle.down("lab", print)
+
+
+@pytest.mark.slow
 def test_what_carries_another_id_is_not_deleted(google: Google) -> None:
     lab(google)
     google.resources["networks"]["mlbench-lab"]["description"] = "mlbench-id=somebody-elses"

@@ -1,6 +1,7 @@
 """What a cluster would be and cost, without a cloud, its tools or credentials."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from mlbench.config.compose import compose, hardware
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Price
 from mlbench.record.overhead import hourly
+from mlbench.wings.kuberay import rayjob
 from mlbench.wings.kuberay.provisioning import aws, plan
 
 IDLE = {"ray", "torch", "mlflow", "kubernetes", "numpy", "scipy", "pyarrow", "psutil", "rich"}
@@ -64,7 +66,7 @@ def test_no_command_opens_an_address_or_reads_a_shell(provider: str) -> None:
     arguments = [word for step in steps for word in step.argv]
     assert all(isinstance(word, str) for word in arguments)
     assert not any("firewall" in word or "0.0.0.0/0" in word or "LoadBalancer" in word for word in arguments)
-    assert steps[-1].unless is not None and "rayjobs.ray.io" in steps[-1].unless
+    assert steps[-1].unless is not None and "--for=condition=Available" in steps[-1].unless
 
 
 @pytest.mark.parametrize(
@@ -106,6 +108,29 @@ def test_a_cap_is_kept_to_the_cent_and_nodes_are_those_that_the_workers_need() -
     assert aws.variables(spec)["workers"] == 2 and " workers=8 " in plan.run_command(spec)
     with pytest.raises(UserError, match="which is above max_usd"):
         parse("aws", creating=True, max_usd=f"{most - 0.01:.2f}", **settings)
+
+
+@pytest.mark.parametrize("provider", ["kind", "existing"])
+def test_the_printed_command_of_a_run_is_taken_once_its_nodes_are_described(provider: str) -> None:
+    command = plan.run_command(parse(provider, context="lab", workers="2"))
+    for placeholder, value in (("=CPUS", "=2"), ("=GIB", "=8"), ("DIGEST", 64 * "0")):
+        command = command.replace(placeholder, value)
+    assert rayjob.worker_pods(compose(shlex.split(command)[3:])) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "taint"), [({}, "nvidia.com/gpu"), ({"hardware": "aws_m5_xlarge"}, "mlbench/role")]
+)
+def test_only_pods_that_tolerate_it_run_beside_what_is_measured_on_aws(settings: dict, taint: str) -> None:
+    """NVIDIA's device plug-in tolerates the first alone."""
+    assert aws.variables(parse("aws", **settings))["worker_taint"]["key"] == taint
+
+
+@pytest.mark.parametrize(("name", "tainted"), [("gcp_n1_t4", False), ("gcp_n1_standard_4", True)])
+def test_only_pods_that_tolerate_it_run_beside_what_is_measured_on_gke(name: str, tainted: bool) -> None:
+    """GKE itself taints nodes with GPUs."""
+    text = plan.text(parse("gke", hardware=name))
+    assert ("--node-taints=mlbench/role=worker:NoSchedule" in text) is tainted
 
 
 def test_the_device_plug_in_is_scheduled_where_the_plan_puts_gpus() -> None:

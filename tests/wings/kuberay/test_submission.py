@@ -281,6 +281,10 @@ def mistaken(cluster: FakeCluster, job: Any) -> None:
     cluster.status(job, "Failed", jobStatus="FAILED", reason="AppFailed", message="exit code 2")
 
 
+def ignored(cluster: FakeCluster, job: Any) -> None:
+    """No operator: the RayJob stays as it was created."""
+
+
 def deleted(cluster: FakeCluster, job: Any) -> None:
     starts(cluster, job)
     cluster.remove("rayjobs", job["metadata"]["name"])
@@ -303,6 +307,32 @@ def shut_down(cluster: FakeCluster, job: Any) -> None:
     cluster.pod(job, "worker", 0, phase="Failed", reason="Terminated", message="imminent node shutdown")
 
 
+@only_fake
+def test_the_autoscaler_s_newest_reason_is_told_with_a_pod_that_waits(cluster: FakeCluster, run: Any) -> None:
+    """GKE says why it adds no node in an event alone ("View cluster autoscaler events")."""
+
+    def script(cluster: FakeCluster, job: Any) -> None:
+        name = cluster.pod(job, "worker", phase="Pending", **UNSCHEDULABLE)
+        for number, (reason, text, pod) in enumerate(
+            [
+                ("NotTriggerScaleUp", "pod didn't trigger scale-up", name),
+                ("FailedScaleUp", "Node scale up in zones failed: GCE out of resources. ", name),
+                ("FailedScheduling", "0/3 nodes are available", name),
+                ("FailedScaleUp", "another's", "other"),
+            ]
+        ):
+            event = {"kind": "Event", "metadata": {"name": f"event-{number}"}, "reason": reason}
+            event |= {"involvedObject": {"kind": "Pod", "name": pod}, "message": text}
+            cluster.put("events", event | {"lastTimestamp": f"2026-11-25T12:0{number}:00Z"})
+        cluster.status(job, "Failed", reason="PreRunningDeadlineExceeded", message="too late")
+
+    cluster.script = script
+    error = run().error
+    assert error.endswith(
+        "3 Insufficient cpu; FailedScaleUp: Node scale up in zones failed: GCE out of resources"
+    )
+
+
 @pytest.mark.parametrize(
     ("script", "status", "sentence"),
     [
@@ -312,6 +342,7 @@ def shut_down(cluster: FakeCluster, job: Any) -> None:
         (refused, "failed", "KubeRay refuses the RayJob: the spec is invalid"),
         (too_long, "failed", "it took longer than cluster.limit_s"),
         (mistaken, "failed", "workers=2 needs 2 CPUs, the cluster has room for 1 on 1 node(s)"),
+        (ignored, "failed", "no KubeRay operator answers: after 120 s the RayJob has no status"),
         (deleted, "failed", "somebody deleted the RayJob"),
         (taken, "preempted", "on the node worker-1 is lost: its node does not answer any more"),
         (gone, "preempted", "is gone from the node worker-1"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import prediction
 import pytest
+import sample
 from conftest import ROOT
 from records import save
 from worlds import World, as_record
@@ -349,8 +350,12 @@ def test_links_that_no_profile_states_are_given_on_the_command_line(tmp_path: Pa
         (["nothing"], "is called 'nothing'"),
         (["resnet20"], "'resnet20' is a part of "),
         (["scaling"], 'backend.name is "gloo" and "nccl"'),
-        (["scaling", "backend=mpi"], "scaling has no finished run"),
-        (["scaling", "backend=gloo", "workers=1"], "at 2 or more worker counts, these have 1"),
+        (
+            ["scaling", "backend=mpi"],
+            "backend=mpi: scaling has runs of gloo, nccl alone (choose one of them)",
+        ),
+        (["scaling", "task=gnmt"], "task=gnmt: scaling has runs of resnet20 alone"),
+        (["scaling", "backend=gloo", "workers=1"], "at 2 or more worker counts, these are all at 1 worker"),
         (["scaling", "backend=gloo", "workers=1,3"], "3 workers was not measured"),
         (["scaling", "backend=gloo", "workers=one"], "workers=one is not a number of workers"),
         (["scaling", "backend=gloo", "max_workers=0"], "max_workers=0 is not a number of workers"),
@@ -373,6 +378,14 @@ def test_mistakes_are_sentences_with_exit_code_2(
     assert ask(root, *arguments) == 2
     shown = capsys.readouterr()
     assert message in shown.err and len(shown.err.splitlines()) == 1
+
+
+def test_where_no_profile_can_be_predicted_the_reasons_are_a_mistake(tmp_path: Path, capsys: Any) -> None:
+    """The sample's machine states no peak; a table without rows came, and exit code 0."""
+    root = sample.copy(tmp_path / "runs")
+    assert ask(root, sample.STUDY, "task=resnet20", "hardware=all") == 2
+    shown = capsys.readouterr()
+    assert "hardware=local states no peak in fp32, so speed cannot be scaled (" in shown.err and not shown.out
     assert shown.out == ""
 
 

@@ -567,7 +567,7 @@ def test_runs_with_a_caveat_are_never_fitted_and_are_named() -> None:
     runs = from_records([*good, *bad], title="study")
     assert runs.counts == [1, 2]
     assert len(runs.left_out) == 5 and "more workers than CPUs" in runs.left_out[0]
-    with pytest.raises(UserError, match="at 2 or more worker counts, these have 1"):
+    with pytest.raises(UserError, match="at 2 or more worker counts, these are all at 1 worker; left"):
         check(from_records([good[0], *bad], title="study"))
 
 

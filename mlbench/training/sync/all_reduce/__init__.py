@@ -15,3 +15,8 @@ class Config(SyncConfig):
     def restarts(self) -> bool:
         """Whether the workers' optimizers are alike."""
         return self.quantity == "gradients"
+
+    @property
+    def own_steps(self) -> bool:
+        """Whether weights are averaged."""
+        return self.quantity == "weights"

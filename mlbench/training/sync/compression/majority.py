@@ -17,7 +17,8 @@ class MajorityVote:
     """Replaces every coordinate of a bucket by the sign that most workers' gradients have: 1 or -1.
 
     Every rank counts the votes for a part of the coordinates and tells the others, so that a worker sends
-    2 (k - 1) / k bits a coordinate, however many they are. A tie is decided at random: a rule would drift.
+    2 (k - 1) / k bits a coordinate, however many they are. Ties and votes of zeros are drawn: a rule would
+    drift.
     """
 
     def __init__(self, wire: Wire, worker: "Worker") -> None:
@@ -27,8 +28,10 @@ class MajorityVote:
         """Return the bucket with the majority's signs, in a future that is complete."""
         wire, vector = self.wire, bucket.buffer()
         workers, size = wire.workers, len(vector)
-        bits = pack(F.pad(vector >= 0, (0, -size % (8 * workers)))).view(workers, -1)
         generator = self.worker.generator(wire.rank, self.step, bucket.index())
+        positive, zero = pack(vector > 0), pack(vector == 0)
+        bits = positive | zero & torch.empty_like(zero).random_(256, generator=generator)
+        bits = F.pad(bits, (0, -len(bits) % workers)).view(workers, -1)
         self.step += bucket.is_last()
         with wire.stamped():
             votes = unpack(wire.all_to_all(bits), 8 * bits.shape[1]).sum(dim=0)

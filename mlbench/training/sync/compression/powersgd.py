@@ -38,7 +38,7 @@ class PowerSgd:
         with wire.stamped():
             lefts = [matrix @ right for matrix, right in zip(matrices, rights, strict=True)]
             self._sum([*lefts, *whole])
-            lefts = [torch.linalg.qr(left).Q for left in lefts]
+            lefts = [_orthonormal(left) for left in lefts]
             for matrix, left, right in zip(matrices, lefts, rights, strict=True):
                 torch.mm(matrix.T, left, out=right)
             self._sum(rights)
@@ -84,3 +84,8 @@ class PowerSgd:
 
     def _split(self, vector: torch.Tensor, bucket: Bucket) -> tuple[torch.Tensor, ...]:
         return vector.split([gradient.numel() for gradient in bucket.gradients()])
+
+
+def _orthonormal(left: torch.Tensor) -> torch.Tensor:
+    """Return a basis of the columns; torch 2.13 has no QR decomposition of halves."""
+    return torch.linalg.qr(left.to(torch.promote_types(left.dtype, torch.float32))).Q.to(left.dtype)

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from mlbench.config.errors import UserError
 from mlbench.config.experiment import PositiveInt, Precision, SyncConfig
 from mlbench.training.sync.decentralised.graphs import receivers
 
@@ -27,10 +28,26 @@ class Config(SyncConfig):
         return self
 
     def check(self, *, workers: int, precision: Precision) -> None:
-        """Raise UserError where so many workers do not make the graph."""
+        """Raise UserError where so many workers do not make the graph, or where models would move apart.
+
+        A full step to the mean is stable where compression loses a twentieth of the square at most, of which
+        block / levels^2 is a bound with QSGD.
+        """
         receivers(self.graph, 0, workers, 0)
+        exact = {"none": True, "sign": False, "qsgd": self.levels**2 >= 20 * self.block}
+        if self.consensus_lr == 1 and not exact.get(self.compression, self.density == 1):
+            raise UserError(
+                f"sync.compression={self.compression} needs sync.consensus_lr below 1, or models drift apart",
+                hint="0.04 for topk and 0.01 for randomk with density=0.01, 0.34 for qsgd with levels=16 "
+                "in Koloskova et al. 2019",
+            )
 
     @property
     def restarts(self) -> bool:
         """False: models and momentum are each worker's own."""
         return False
+
+    @property
+    def own_steps(self) -> bool:
+        """True."""
+        return True

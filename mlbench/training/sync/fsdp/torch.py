@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -27,10 +27,10 @@ def synchronise(
     """Return the model with its weights shared out, and let the optimizer step this worker's parts."""
     wire = Wire(worker)
     keep_shapes(model)
+    units = [*(_children(model) if config.unit == "child" else []), model]
     _make_shardable(model)
     before: dict[str, torch.Tensor] = dict(model.named_parameters())
     mesh = init_device_mesh(worker.device.type, (worker.world_size,))
-    units = [*(_children(model) if config.unit == "child" else []), model]
     for unit in units:
         fully_shard(unit, mesh=mesh, reshard_after_forward=config.reshard_after_forward)
         sharded = cast(Any, unit)  # an FSDPModule, whose type of a collective torch does not export
@@ -49,7 +49,7 @@ def synchronise(
             name: torch.zeros_like(shards[weight]) if torch.is_tensor(value) else value
             for name, value in state.items()
         }
-    return Fsdp(model, wire)
+    return Fsdp(model, wire, config)
 
 
 class Scalar(nn.Module):
@@ -80,27 +80,33 @@ def _make_shardable(model: nn.Module) -> None:
 
 
 def _children(model: nn.Module) -> list[nn.Module]:
-    """Return the direct children that have weights and are called, unlike lists of modules or weights.
+    """Return the children that have weights and are called; of what is not, such as lists, its own children.
 
     Not those that share a weight with the rest: `fully_shard` would give each side a weight of its own.
     """
-    owners = [set(child.parameters()) for child in model.children()]
-    owners.append(set(model.parameters(recurse=False)))
-    counts = Counter(weight for owner in owners for weight in owner)
-    return [
-        child
-        for child, weights in zip(model.children(), owners, strict=False)
-        if type(child).forward is not nn.Module.forward
-        and weights
-        and all(counts[weight] == 1 for weight in weights)
-    ]
+    uses = _uses(model)
+    return [child for child in _called(model) if (own := _uses(child)) and own.items() <= uses.items()]
+
+
+def _called(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        if type(child).forward is nn.Module.forward:
+            yield from _called(child)
+        else:
+            yield child
+
+
+def _uses(module: nn.Module) -> Counter[nn.Parameter]:
+    """Return in how many places of a module each of its weights is."""
+    return Counter(weight for _, weight in module.named_parameters(remove_duplicate=False))
 
 
 class Fsdp(BareModel):
     """Whole weights are there while they are needed, and during validations."""
 
-    def __init__(self, module: nn.Module, wire: Wire) -> None:
+    def __init__(self, module: nn.Module, wire: Wire, config: Config) -> None:
         super().__init__(module, wire)
+        self.reshard_after_forward = config.reshard_after_forward
         self.units = [each for each in module.modules() if isinstance(each, FSDPModule)]
 
     @contextmanager
@@ -116,15 +122,24 @@ class Fsdp(BareModel):
             root.set_reshard_after_backward(True)
 
     def before_validation(self) -> None:
-        """Gather the weights and make the buffers one."""
+        """Gather the weights and make the buffers one.
+
+        The weights stay until the validation ends: workers may validate different numbers of batches, so no
+        batch may gather.
+        """
         super().before_validation()
+        self.units[0].set_reshard_after_forward(False)
         for unit in self.units:
             unit.unshard()
 
     def after_validation(self) -> None:
         """Give back the weights of other workers."""
+        self.units[0].set_reshard_after_forward(self.reshard_after_forward)
         for unit in self.units:
             unit.reshard()
+        # FSDP gathers ahead in backward by the order of the forwards before it, validations' included.
+        with suppress(AttributeError):  # before the first forward it has none to forget, and no place for it
+            self.units[0].reset_iter_state()
 
 
 class _Stamped:

@@ -26,3 +26,8 @@ class Config(SyncConfig):
     def restarts(self) -> bool:
         """False: models, momentum and the outer step are each worker's own."""
         return False
+
+    @property
+    def own_steps(self) -> bool:
+        """True."""
+        return True

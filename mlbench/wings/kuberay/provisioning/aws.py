@@ -10,21 +10,14 @@ from typing import Any
 from mlbench import clock
 from mlbench.config.errors import UserError
 from mlbench.record.overhead import overhead
+from mlbench.wings.kuberay.pods import ROLE
 from mlbench.wings.kuberay.provisioning import journal, kubernetes
 from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, ProvisioningStep, Resource, Run
 
 LOCK_WAIT = "30m"  # that a command waits for one that still holds the state, e.g. of a killed `up`
 IMAGES = {True: "AL2023_x86_64_NVIDIA", False: "AL2023_x86_64_STANDARD"}  # by whether nodes have GPUs
-
-# EKS has none that claims take by default; a volume is made in the zone of the pod that first mounts it
-STORAGE_CLASS = {
-    "apiVersion": "storage.k8s.io/v1",
-    "kind": "StorageClass",
-    "metadata": {"name": "gp3", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
-    "provisioner": "ebs.csi.aws.com",
-    "parameters": {"type": "gp3"},
-    "volumeBindingMode": "WaitForFirstConsumer",
-}
+# By the same: NVIDIA's device plug-in tolerates no other
+TAINTS = {True: {"key": "nvidia.com/gpu", "value": "present"}, False: {"key": ROLE, "value": "worker"}}
 
 
 def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:
@@ -63,11 +56,28 @@ def variables(spec: ClusterSpec) -> dict[str, Any]:
         "worker_type": spec.machine.type,
         "workers": spec.nodes,
         "spot": spec.spot,
-        "gpu": spec.hardware.gpus > 0,
+        "worker_taint": TAINTS[spec.hardware.gpus > 0],
         "image": IMAGES[spec.hardware.gpus > 0],
         "worker_labels": kubernetes.DEVICE_PLUGIN_LABEL if spec.hardware.gpus else {},
         "disk_gb": spec.disk_gb or beside.disk_gb,
         "expires": clock.iso(spec.expires).partition(".")[0] + "Z",
+    }
+
+
+def storage_class(spec: ClusterSpec) -> dict[str, Any]:
+    """Return the class that claims take by default, which EKS lacks; its volumes carry the cluster's tags.
+
+    A volume is made in the zone of the pod that first mounts it.
+    """
+    annotations = {"storageclass.kubernetes.io/is-default-class": "true"}
+    tags = enumerate(map("=".join, spec.labels.items()), 1)
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "gp3", "annotations": annotations},
+        "provisioner": "ebs.csi.aws.com",
+        "parameters": {"type": "gp3"} | {f"tagSpecification_{number}": tag for number, tag in tags},
+        "volumeBindingMode": "WaitForFirstConsumer",
     }
 
 
@@ -87,7 +97,7 @@ def create(spec: ClusterSpec) -> list[ProvisioningStep]:
         ProvisioningStep(kubeconfig, "access for kubectl"),
         ProvisioningStep(
             ("kubectl", "--context", context(spec), "apply", "--filename", "-"), "class of volumes",
-            input=json.dumps(STORAGE_CLASS),
+            input=json.dumps(storage_class(spec)),
         ),
         *plugin,
         *kubernetes.operator(spec, context(spec)),
@@ -110,6 +120,7 @@ TAGGED = {
         "--internet-gateway-id",
     ),
     "VPC": ("describe-vpcs", "Vpcs[].VpcId", "delete-vpc", "--vpc-id"),
+    "volume": ("describe-volumes", "Volumes[].VolumeId", "delete-volume", "--volume-id"),
 }  # fmt: skip
 # A NAT gateway that is gone goes on to be named for an hour.
 NAT_FILTER = ("--filter", "Name=state,Values=pending,available,deleting,failed")
@@ -141,6 +152,7 @@ def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
         arguments = ("-auto-approve", f"-lock-timeout={LOCK_WAIT}")
         destroy = _terraform(spec, "delete everything (about 15 min)", "destroy", *arguments)
         resources.append(Resource("everything in", "Terraform's state", True, destroy))
+    resources.sort(key=lambda resource: resource.kind == "volume")  # nodes go before the volumes they mount
     return resources + _kubeconfig(spec, run)
 
 

@@ -42,6 +42,8 @@ def create(spec: ClusterSpec) -> list[ProvisioningStep]:
     size = f"--disk-size={spec.disk_gb or beside.disk_gb}"
     disk = (f"--disk-type={beside.disk_type}", size)
     worker_disk = (f"--disk-type={spec.machine.disk_type or beside.disk_type}", size)
+    # GKE itself taints nodes with GPUs
+    taint = () if spec.hardware.gpus else ("--node-taints=mlbench/role=worker:NoSchedule",)
     return [
         _gcloud(
             spec, "a network of its own", "compute", "networks", "create", name, "--subnet-mode=custom", *note
@@ -73,7 +75,7 @@ def create(spec: ClusterSpec) -> list[ProvisioningStep]:
             spec, "pool of workers, empty until a run asks for them", "container", "node-pools", "create",
             POOL, f"--cluster={name}", f"--zone={spec.place}", *_machine(spec), *worker_disk, "--num-nodes=0",
             "--enable-autoscaling", "--min-nodes=0", f"--max-nodes={spec.nodes}",
-            "--node-labels=mlbench/role=worker",
+            "--node-labels=mlbench/role=worker", *taint,
             # The cloud itself deletes a node that is older than the cluster may become.
             f"--max-run-duration={round(spec.hours * HOUR)}s", f"--labels={labels}",
         ),

@@ -29,8 +29,17 @@ class Journal:
     @property
     def state(self) -> str:
         """Return creating, up, deleting or gone; a command that was killed leaves creating or deleting."""
-        states = [event["state"] for event in self.events if "state" in event]
-        return states[-1] if states else "creating"
+        return self._last["state"]
+
+    @property
+    def command(self) -> tuple[int, float | None]:
+        """Return number and start (s since 1970) of the process that creates or deletes the cluster."""
+        return self._last.get("command", (0, None))
+
+    @property
+    def _last(self) -> dict[str, Any]:
+        states = [event for event in self.events if "state" in event]
+        return states[-1] if states else {"state": "creating"}
 
     @property
     def ended(self) -> float | None:
@@ -48,8 +57,8 @@ def root() -> Path:
     return Path(state) / "mlbench" / "clusters"
 
 
-def begin(spec: ClusterSpec) -> Journal:
-    """Write the first line of a new cluster's journal; UserError where one of that name is not gone."""
+def begin(spec: ClusterSpec, command: tuple[int, float | None] = (0, None)) -> Journal:
+    """Write the first lines of a new cluster's journal; UserError where one of that name is not gone."""
     folder = root() / spec.name
     path = folder / FILE
     if path.exists():
@@ -64,6 +73,7 @@ def begin(spec: ClusterSpec) -> Journal:
     part = path.with_suffix(".part")  # what a crash cuts off is no journal
     part.unlink(missing_ok=True)
     _append(part, {"spec": spec.model_dump(mode="json")})
+    _append(part, {"state": "creating", "command": command})
     part.rename(path)
     return load(spec.name)
 

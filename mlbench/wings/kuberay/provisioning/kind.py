@@ -22,16 +22,18 @@ def context(spec: ClusterSpec) -> str:
 
 
 def create(spec: ClusterSpec) -> list[ProvisioningStep]:
-    """Return the commands that make a cluster of one head and a node a worker."""
+    """Return the commands that make a cluster with a node for the head and a node a worker.
+
+    The head takes none with a control plane, from which kind takes the taint only where it is alone.
+    """
     own = {"mlbench-cluster": spec.name, "mlbench-id": spec.id}
-    nodes = [{"role": "control-plane", "labels": {**own, "mlbench/role": "system"}}]
-    nodes += [{"role": "worker", "labels": {**own, "mlbench/role": "worker"}} for _ in range(spec.workers)]
+    roles = ["system", *["worker"] * spec.workers]
+    nodes = [{"role": "control-plane", "labels": own}]
+    nodes += [{"role": "worker", "labels": {**own, "mlbench/role": role}} for role in roles]
     config = {"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": nodes}
     argv = ("kind", "create", "cluster", "--name", f"mlbench-{spec.name}", "--config", "-", "--wait", "5m")
     return [
-        ProvisioningStep(
-            argv, f"{1 + spec.workers} nodes in containers (about 2 min)", input=json.dumps(config)
-        ),
+        ProvisioningStep(argv, f"{len(nodes)} nodes in containers (about 2 min)", input=json.dumps(config)),
         *kubernetes.operator(spec, context(spec)),
     ]
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from mlbench.config.errors import UserError
 from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, ProvisioningStep, Resource, Run
+from mlbench.wings.kuberay.rayjob import OPERATOR
 
 KUBERAY = "1.7.0"  # 2026-08-20; mlbench/wings/kuberay writes manifests for it
 KUBERAY_CHARTS = "https://ray-project.github.io/kuberay-helm/"
@@ -19,8 +20,11 @@ WAIT = "5m"  # that a chart's pods may take to become ready
 
 
 def operator(spec: ClusterSpec, context: str) -> list[ProvisioningStep]:
-    """Return the step that installs the KubeRay operator, unless the cluster has one."""
-    probe = ("kubectl", "--context", context, "get", "crd", "rayjobs.ray.io", "--output=name")
+    """Return the step that installs the KubeRay operator, unless one runs; `down` leaves its CRDs."""
+    probe = (
+        "kubectl", "--context", context, "wait", "deployment", "--all-namespaces", "--timeout=0",
+        "--for=condition=Available", f"--selector={OPERATOR['key']} in ({','.join(OPERATOR['values'])})",
+    )  # fmt: skip
     chart = ("kuberay-operator", KUBERAY_CHARTS, KUBERAY, KUBERAY_NAMESPACE)
     argv = (*_install(context, *chart), "--labels", f"mlbench-id={spec.id}")
     return [ProvisioningStep(argv, f"KubeRay operator {KUBERAY}", unless=probe)]

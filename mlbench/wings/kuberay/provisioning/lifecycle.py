@@ -1,5 +1,6 @@
 """Make a cluster, delete it, and prove that nothing of it is left."""
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -43,7 +44,7 @@ def up(spec: ClusterSpec, report: Report) -> None:
     steps = provider(spec).create(spec)
     _require_tools(steps)
     # The first write of all: whatever happens from here on, `down` and `reap` know the cluster.
-    log = journal.begin(spec)
+    log = journal.begin(spec, _this_command())
     try:
         prepare = getattr(provider(spec), "prepare", None)
         if prepare:
@@ -52,7 +53,6 @@ def up(spec: ClusterSpec, report: Report) -> None:
         if spec.provider != "existing" and (resources := conflicts(spec, run)):
             names = ", ".join(f"{resource.kind} {resource.name}" for resource in resources)
             raise UserError(f"there is already {names}, not made by this command", hint="say name=OTHER")
-        log.append(state="creating")
         for number, step in enumerate(steps, 1):
             if step.unless and run(step.unless).returncode == 0:
                 report(f"{number}/{len(steps)} {step.purpose}: there already")
@@ -84,7 +84,7 @@ def down(name: str, report: Report) -> None:
         return
     module = provider(log.spec)
     _await_survivor(log, report)
-    log.append(state="deleting")
+    log.append(state="deleting", command=_this_command())
     resources: list[Resource] = []
     for attempt in range(ROUNDS):
         if attempt > 1:
@@ -114,14 +114,18 @@ def down(name: str, report: Report) -> None:
 
 
 def reap(report: Report, *, now: float) -> list[str]:
-    """Delete the clusters that have expired and those whose `up` or `down` was killed; return their names."""
-    names = [
-        log.spec.name
-        for log in journal.journals()
-        if log.state in ("creating", "deleting")
-        or (log.state == "up" and log.spec.billed and log.spec.expires <= now)
-    ]
-    failed = []
+    """Delete the clusters that have expired and those whose `up` or `down` was killed; return their names.
+
+    What a command still creates or deletes is left to it.
+    """
+    names, failed = [], []
+    for log in journal.journals():
+        if runs(*log.command):
+            report(f"{log.spec.name} is left to the command that is at work on it (process {log.command[0]})")
+        elif log.state in ("creating", "deleting") or (
+            log.state == "up" and log.spec.billed and log.spec.expires <= now
+        ):
+            names.append(log.spec.name)
     for name in names:
         try:
             down(name, report)
@@ -150,9 +154,11 @@ def perform(log: Journal, step: ProvisioningStep, *, tolerant: bool = False) -> 
     with (log.folder / "output.log").open("a") as file:
         file.write(f"$ {shlex.join(step.argv)}\n{done.stdout}{done.stderr}\n")
     if done.returncode and not tolerant:
-        last = format.last_line(done.stderr or done.stdout)
+        text = done.stderr or done.stdout
+        lines = (line.strip("╷│╵ ") for line in text.splitlines())  # Terraform quotes its source after
+        why = next((line for line in lines if line.startswith("Error: ")), format.last_line(text))
         raise UserError(
-            f"{step.argv[0]} failed ({step.purpose}): {last}", hint=f"all of it is in {log.folder}/output.log"
+            f"{step.argv[0]} failed ({step.purpose}): {why}", hint=f"all of it is in {log.folder}/output.log"
         )
 
 
@@ -169,6 +175,10 @@ def run(
     except OSError as error:
         return subprocess.CompletedProcess(list(argv), 127, "", f"{argv[0]}: {error.strerror}")
     return subprocess.CompletedProcess(list(argv), process.returncode, output, errors)
+
+
+def _this_command() -> tuple[int, float | None]:
+    return os.getpid(), create_time(os.getpid())
 
 
 def _await_survivor(log: Journal, report: Report) -> None:

@@ -97,8 +97,10 @@ def price_lines(spec: ClusterSpec) -> list[str]:
 
 
 def run_command(spec: ClusterSpec) -> str:
-    """Return the command of a run on the cluster, with all its workers."""
+    """Return the command of a run on the cluster, with all its workers and words to fill in for `local`."""
     command = ["python", "-m", "mlbench.run", f"workers={spec.workers}", f"hardware={spec.hardware.name}"]
+    if spec.hardware.cpus is None:
+        command += ["hardware.cpus=CPUS", "hardware.memory_gib=GIB", "hardware.workers_per_node=1"]
     command += ["cluster=kuberay", f"cluster.context={provider(spec).context(spec)}"]
     command += ["backend=nccl"] if spec.hardware.gpus else []
     command += ["cluster.spot=true"] if spec.spot else []

@@ -7,3 +7,8 @@ class Config(SyncConfig):
     """What conf/sync/model_average.yaml holds."""
 
     every: PositiveInt  # steps between two averages
+
+    @property
+    def own_steps(self) -> bool:
+        """True."""
+        return True

@@ -19,7 +19,7 @@ variable "head_type" { type = string }
 variable "worker_type" { type = string }
 variable "workers" { type = number }
 variable "spot" { type = bool }
-variable "gpu" { type = bool }
+variable "worker_taint" { type = object({ key = string, value = string }) }
 variable "worker_labels" { type = map(string) }
 variable "image" { type = string } # EKS's name of the nodes' image
 variable "disk_gb" { type = number }
@@ -200,10 +200,10 @@ resource "aws_eks_node_group" "this" {
   }
 
   dynamic "taint" {
-    for_each = each.key == "workers" && var.gpu ? [1] : []
+    for_each = each.key == "workers" ? [var.worker_taint] : []
     content {
-      key    = "nvidia.com/gpu"
-      value  = "present"
+      key    = taint.value.key
+      value  = taint.value.value
       effect = "NO_SCHEDULE"
     }
   }
