@@ -24,9 +24,13 @@ from mlbench.script import summary
 from mlbench.script.collector import Collector
 from mlbench.tracking import client, uploader
 
+GOAL_S = 10.0  # s that a script has from its first step on to tell a goal of its own
+
 
 class Recorder:
-    """Watches this host from now on, and writes one run, whose folder begins when all ranks have made a step.
+    """Watches this host from now on, and writes one run; its folder begins when all ranks have made a step.
+
+    Where no metric is known then, it waits for the script to tell one, up to GOAL_S.
 
     - command: as the record names it. overrides: as of `mlbench.run`.
     - begun: when the command started, s since 1970. lock: this machine's.
@@ -57,9 +61,12 @@ class Recorder:
         self._monitor = NodeMonitor(meter=self._meter).__enter__()
 
     def take(self, *, final: bool) -> None:
-        """Write the intervals that have ended into the log, which begins with the first step of all ranks."""
-        self.collector.take(final=final)
-        if self.folder is None and self.collector.started:
+        """Write the intervals that have ended into the log."""
+        collector = self.collector
+        collector.take(final=final)
+        untold = collector.metric == "none" and not collector.intervals
+        waits = not collector.started or untold and clock.wall() < collector.started_at + GOAL_S
+        if self.folder is None and not waits:
             self.folder = self._begin()
         for validation, times in self.collector.intervals[self._written :]:
             assert self.folder is not None
@@ -115,7 +122,7 @@ class Recorder:
 
     def _begin(self) -> Path:
         """Make the run's folder, with the begin of its log."""
-        about = self.collector.ranks[0].about
+        about = self.collector.settle()
         update: dict[str, Any] = {"workers": self.collector.world}
         if about["goal"] and self.experiment.task.metric == "none":  # the script tells its own
             own = {"metric": about["goal"]["metric"], "direction": about["goal"]["direction"]}

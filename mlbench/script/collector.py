@@ -61,6 +61,10 @@ class Collector:
         self.address = f"{host}:{self._server.getsockname()[1]}"
         self.ranks: dict[int, Rank] = {}
         self.world = 0
+        self.refused = 0  # connections of a rank that had one already
+        self.validated = 0  # steps of rank 0 that a validation came before
+        self.settled = metric != "none"  # whether the record's metric and goal are
+        self.late = False  # whether the script told its goal after that
         self.reached = False
         self.intervals: list[Interval] = []
         self.metric, self.goal = metric, goal
@@ -101,6 +105,12 @@ class Collector:
         """Take a value of the metric that the script has printed now."""
         with self._changed:
             self._values.append((clock.monotonic(), value))
+
+    def settle(self) -> dict[str, Any]:
+        """Return what rank 0 has told of itself, with its goal; another goal is not the record's."""
+        with self._changed:
+            self.settled = True
+            return self.ranks[0].about.copy()
 
     def close(self) -> None:
         """Stop listening."""
@@ -152,6 +162,7 @@ class Collector:
 
     def _append(self, ranks: list[Rank], *, count: int, value: float | None, until: float | None) -> None:
         assert self._start is not None
+        self.validated += sum(step.validation > 0 for step in ranks[0].steps[:count])
         times, ends = intervals.phase_times(
             [rank.steps for rank in ranks],
             since=[rank.since for rank in ranks],
@@ -181,13 +192,16 @@ class Collector:
 
     def _tell(self, about: dict[str, Any], message: dict[str, Any]) -> None:
         """Take in values that rank 0's script tells itself, and their goal where no other is set."""
-        goal = about["goal"]
+        goal = about["goal"] = message["goal"]
         if about["rank"] or not goal:
             return
         if self.metric == "none":
             self.metric = goal["metric"]
+        if goal["metric"] != self.metric:
+            return  # the command has another
         if self.goal is None and goal["target"] is not None:
-            self.goal = Goal(self.metric, goal["target"], goal["direction"])
+            self.late = self.settled
+            self.goal = None if self.late else Goal(self.metric, goal["target"], goal["direction"])
         self._values += [(at + message["offset"], value) for at, value in message["values"]]
 
     def _accept(self) -> None:
@@ -207,10 +221,11 @@ class Collector:
                 return
             with self._changed:
                 if about["rank"] in self.ranks:  # a second process of that rank, as in a restart
-                    return
-                rank = self.ranks[about["rank"]] = Rank(about)
-                self.world = max(self.world, about["world"])
-                self._changed.notify_all()
+                    self.refused += 1
+                else:
+                    rank = self.ranks[about["rank"]] = Rank(about)
+                    self.world = max(self.world, about["world"])
+                    self._changed.notify_all()
             _answer(connection, clock=clock.host_clock_id())  # the rank may end at once: `drain` knows it
             while line := lines.readline(MAX_BYTES):
                 message = json.loads(line)
@@ -218,8 +233,9 @@ class Collector:
                     _answer(connection, at=clock.monotonic())
                 else:
                     with self._changed:
-                        _add(rank, message)
-                        self._tell(about, message)
+                        if rank is not None:
+                            _add(rank, message)
+                            self._tell(about, message)
                         self._stepped_at = clock.monotonic() if message["steps"] else self._stepped_at
         if rank is not None:
             with self._changed:

@@ -2,8 +2,9 @@
 
 Nothing here imports torch: the hooks are set once the script has imported it. A step ends with that of the
 optimizer. What it consists of is stamped where torch tells: the forward pass of the outermost module, the
-gradient of its output, the last gradient, DDP's buckets, and the DataLoader. A forward pass without gradients
-is a validation. A failure of the probe never reaches the script.
+gradient of its output, the last gradient, DDP's buckets, and the DataLoader. A forward pass that does not
+train is a part of its step or of a validation (`Probe._settle`). A failure of the probe never reaches the
+script.
 """
 
 import atexit
@@ -14,12 +15,14 @@ import signal
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from functools import wraps
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
+from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 from mlbench import clock
 from mlbench.script import steps, torch_private
@@ -27,9 +30,12 @@ from mlbench.script import steps, torch_private
 ADDRESS, TOKEN = "MLBENCH_COLLECTOR", "MLBENCH_COLLECTOR_TOKEN"  # variables: host:port, and what it asks for
 OTHERS = "MLBENCH_OTHERS"  # variable: the command's output, and where other ranks than 0 print instead
 FLUSH_S = 0.5  # s between two messages
-LEARN_STEPS = 3  # in which the outermost modules and the last gradient are found
+LEARN_STEPS = 3  # in which a model's last gradient is found
 ROUNDS = 5  # exchanges by which clocks of two hosts are compared, before each message
 TIMEOUT_S = 10.0  # s that the collector has to answer
+ASKED = ("data", "start")  # stamps of a DataLoader that is asked
+MOST_PARTS = 16  # of a list or dict in which a model's rows are looked for
+CHANNELS = 4  # of an image, at most
 
 
 def install() -> None:
@@ -63,19 +69,20 @@ _watching: list["Probe"] = []
 
 
 class _AfterTorch:
-    """Finds torch as Python does, and sets the hooks as soon as it is imported."""
+    """Finds torch as the other finders do, and sets the hooks as soon as it is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != "torch":
             return None
-        sys.meta_path.remove(self)  # pyright: ignore[reportArgumentType]
-        spec = find_spec(name)
+        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
             execute(module)
+            sys.meta_path.remove(self)  # pyright: ignore[reportArgumentType]
             start(module)
 
         spec.loader.exec_module = exec_module
@@ -93,12 +100,12 @@ class Hook:
         self._compiling = probe.torch.compiler.is_compiling
 
     def __call__(self, *arguments: Any) -> None:
-        if self._compiling() or self._probe.failure is not None:
+        if self._compiling() or not self._probe.watching:
             return
         try:
             self._call(*arguments)
         except Exception as error:
-            self._probe.failure = f"{type(error).__name__}: {error}"
+            self._probe.fail(error)
 
     def __deepcopy__(self, memo: Any) -> "Hook":
         return self
@@ -114,24 +121,35 @@ class Probe:
     """
 
     def __init__(self, torch: Any) -> None:
+        self.watching = True  # until `finish`, or a failure
         self.failure: str | None = None  # why it no longer watches
         self.torch = torch
         self._cuda = False
         self._thread = threading.get_ident()
         self._stamps: list[tuple[str, Any]] = []
-        self._rows = 0
+        self._rows: dict[int, int] = {}  # of each model in the present step
         self._begin: Any = None  # of the present step
-        self._forward = False  # whether one of the present step was seen
-        self._depth = self._optimizers = self._count = 0
+        self._forward = False  # whether one that trains was seen in the present step
+        self._inference: Any = None  # the last pass before that: its module, and how many stamps there were
+        self._depth = self._count = 0
         self._modes: set[bool] = set()  # of modules with gradients: training or not
-        self._searching: Any = None  # the global hook that finds outermost modules
-        self._modules: set[int] = set()
-        self._gradients: list[tuple[dict[int, Any], list[int]]] = []
-        self._steps: list[tuple[Any, list[tuple[str, Any]], int]] = []
+        self._backward = torch_private.backward(torch)
+        self._search = Hook(self, self._find)
+        self._searching: Any = {}  # torch's global hooks, which has it while it searches
+        self._key = 0  # its own among them
+        self._modules: set[Any] = set()
+        self._stepped: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # whether an optimizer steps it
+        self._stepping: int | None = None  # the optimizer of which a step has begun, not one within it
+        self._learning: list[tuple[int, dict[int, Any], list[int]]] = []  # until when, hooks, last gradient
+        self._steps: list[tuple[Any, list[tuple[str, Any]], dict[int, int]]] = []
         self._notes: set[str] = set()
         self._sender = Sender()
         self.goal: dict[str, Any] = {}  # metric, target and direction, of a script that tells its own
         self.values: list[tuple[float, float]] = []  # moments and values of that metric
+
+    def fail(self, error: Exception) -> None:
+        """End the watching, and keep why."""
+        self.watching, self.failure = False, f"{type(error).__name__}: {error}"
 
     def watch(self) -> None:
         """Set the hooks that need no model."""
@@ -145,7 +163,9 @@ class Probe:
 
             register_optimizer_step_pre_hook(Hook(self, self._before_optimizer))
             register_optimizer_step_post_hook(Hook(self, self._after_optimizer))
-            self._searching = register_module_forward_pre_hook(Hook(self, self._find))
+            handle = register_module_forward_pre_hook(self._search)
+            self._searching, self._key = handle.hooks_dict_ref(), handle.id
+            warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are ")
             self._watch_loader(DataLoader)
             os.register_at_fork(after_in_child=self._forget)
             atexit.register(self.finish)
@@ -154,14 +174,15 @@ class Probe:
 
     def _forget(self) -> None:
         self._sender = Sender()
-        self._steps, self._stamps, self._begin, self._count = [], [], None, 0
+        self._steps, self._stamps, self._begin, self._inference, self._count = [], [], None, None, 0
+        self._rows, self._forward, self._stepping, self._depth = {}, False, None, 0
         self._thread = threading.get_ident()
 
     def restart(self) -> None:
         """Watch for another run, by the hooks that are there, and for other models."""
         self._forget()
-        self.failure = None
-        self._searching.hooks_dict_ref()[self._searching.id] = Hook(self, self._find)
+        self.watching, self.failure = True, None
+        self._searching[self._key] = self._search
 
     def _watch_loader(self, loader: Any) -> None:
         """Stamp the making of an iterator, which starts the loader's workers, each batch, and its end."""
@@ -170,8 +191,8 @@ class Probe:
         @wraps(loader.__iter__)
         def iterate(loader: Any) -> Any:
             batches = start(loader)
-            kind = next(each for each in type(batches).__mro__ if "__next__" in vars(each))
-            if kind not in watched:
+            kind = next((each for each in type(batches).__mro__ if "__next__" in vars(each)), None)
+            if kind is not None and kind not in watched:
                 watched.add(kind)
                 with suppress(TypeError):  # of a class that is not Python's, nothing can be stamped
                     kind.__next__ = self._timed(kind.__next__)
@@ -199,80 +220,93 @@ class Probe:
         event.record()
         return event
 
-    def mark(self, kind: str) -> None:
-        """Stamp that something of the present step ends or begins here (`steps.PART`)."""
-        at = self._now()
-        if self._begin is None:
-            self._begin = at
-        if kind == "data_end":
-            self._notes.add("data")
-        self._stamps.append((kind, at))
+    def mark(self, kind: str, since: Any = None) -> Any:
+        """Stamp that something of the present step ends or begins here (`steps.PART`); return the moment."""
+        if not self.watching:
+            return None
+        try:
+            at = self._now()
+            if self._begin is None:
+                self._begin = at
+            if kind == "data_end":
+                self._notes.add("data")
+            elif self._inference is not None and kind in ASKED and not self._forward:
+                self._settle()
+            self._stamps.append((kind, at if since is None else (since, at)))
+            return at
+        except Exception as error:  # e.g. of CUDA
+            return self.fail(error)
 
     def _find(self, module: Any, args: Any) -> None:
         """Take a module that no other one calls and that has weights for one of the script's models."""
-        if self._depth or id(module) in self._modules or threading.get_ident() != self._thread:
+        if self._depth or ref(module) in self._modules:
             return
-        weights = [weight for weight in module.parameters() if weight.requires_grad]
-        if not weights:
+        weight = next(module.parameters(), None)
+        if weight is not None and self._apart():
+            self._notes.add("apart")
+            self._searching.pop(self._key, None)  # until the step ends: backward may call many modules again
             return
-        self._modules.add(id(module))
-        if not self._count:
-            self._cuda = weights[0].is_cuda  # what was stamped before stays on the host's clock
+        self._modules.add(ref(module, self._modules.discard))
+        if weight is None:
+            return
+        if not self._count:  # what was stamped before stays on the host's clock
+            self._cuda = self._cuda or weight.is_cuda
         for part in module.modules():
             if type(part).__name__ == "DistributedDataParallel":
                 self._watch_buckets(part)
         module.register_forward_pre_hook(Hook(self, self._before_forward))
         module.register_forward_hook(Hook(self, self._after_forward), with_kwargs=True, always_call=True)
-        handles: dict[int, Any] = {}
-        order: list[int] = []
-        for weight in weights:
-            if weight.is_leaf:
-                handles[id(weight)] = weight.register_post_accumulate_grad_hook(self._gradient(order))
-        self._gradients.append((handles, order))
+        last: list[int] = []
+        handles = {
+            id(weight): weight.register_post_accumulate_grad_hook(self._gradient(last))
+            for weight in module.parameters()
+            if weight.requires_grad and weight.is_leaf
+        }
+        self._learning.append((self._count + LEARN_STEPS, handles, last))
         self._before_forward(module, args)
 
-    def _gradient(self, order: list[int]) -> Any:
+    def _apart(self) -> bool:
+        """Return whether this is not the thread that trains, or backward, which may call modules again."""
+        return threading.get_ident() != self._thread or self._backward() != torch_private.NO_BACKWARD
+
+    def _gradient(self, last: list[int]) -> Any:
         def accumulated(weight: Any) -> None:
-            if self._count < LEARN_STEPS:
-                order.append(id(weight))
+            last[:] = [id(weight)]
             self.mark("backward_end")
 
         return accumulated
 
-    def _learned(self) -> None:
-        """Remove the hooks that found the outermost modules and the last gradient, but that gradient's."""
-        self._searching.remove()
-        for handles, order in self._gradients:
-            for weight, handle in handles.items():
-                if not order or weight != order[-1]:
-                    handle.remove()
-        self._gradients = []
-
     def _before_forward(self, module: Any, args: Any) -> None:
+        if self._apart():
+            return
         self._depth += 1
         if self._depth > 1:
             return
-        if self._count < LEARN_STEPS:
-            self._searching.remove()  # inner modules need no hook, and compiled ones should see none
+        self._searching.pop(self._key, None)  # inner modules need no hook, and compiled ones should see none
         if self._trains(module):
-            self.mark("forward")
+            self._stepping = None  # this is its closure, or its step has raised
             self._forward = True
+            self._notes.add("forward")
+        elif self._stamps and self._stamps[-1][0] == "inference_end":
+            del self._stamps[-1]  # such passes in a row are one
+            return
+        self.mark("forward")
 
     def _after_forward(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        if self._apart() or not self._depth:
+            return
         self._depth -= 1
         if self._depth:
             return
-        if self._count < LEARN_STEPS:
-            from torch.nn.modules.module import register_module_forward_pre_hook
-
-            self._searching = register_module_forward_pre_hook(Hook(self, self._find))
+        if self._learning or not self._forward:  # by the same key: another has functions compiled again
+            self._searching[self._key] = self._search
         if not self._trains(module):
-            self.mark("validation_end")
+            self.mark("inference_end")
             if not self._forward:
-                del self._stamps[:-1]  # all time since the step before is validation
+                self._inference = ref(module), len(self._stamps)
             return
         self.mark("forward_end")
-        self._rows += _rows((*args, *kwargs.values()))
+        self._rows[id(module)] = self._rows.get(id(module), 0) + _rows((*args, *kwargs.values()))
         tensor = _with_gradient(output)
         if tensor is not None:
             tensor.register_hook(self._loss_ended)
@@ -287,6 +321,24 @@ class Probe:
     def _loss_ended(self, gradient: Any) -> None:
         self.mark("loss_end")
 
+    def _settle(self, optimizer: Any = None) -> None:
+        """Make a validation of what lies before the training forward pass, up to the last one before that.
+
+        It is one where a DataLoader is asked between the two, or where none was asked and the step's
+        optimizer has a weight of its module, unlike one of a teacher.
+        """
+        (called, count), self._inference = self._inference, None
+        module = called()
+        if optimizer is not None:
+            if module is None or any(kind in ASKED for kind, _ in self._stamps[:count]):
+                return
+            if module not in self._stepped:
+                weights = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+                self._stepped[module] = not weights.isdisjoint(map(id, module.parameters()))
+            if not self._stepped[module]:
+                return
+        self._stamps[:count] = [("validation_end", self._stamps[count - 1][1])]
+
     def _watch_buckets(self, model: Any) -> None:
         dist = self.torch.distributed
         if dist.get_world_size(model.process_group) == 1:
@@ -296,20 +348,28 @@ class Probe:
         self._notes.add("buckets" if hooked else "own_hook")
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._optimizers += 1
-        if self._optimizers == 1:
+        if self._stepping in (None, id(optimizer)):
+            self._stepping = id(optimizer)
             self.mark("optimizer")
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._optimizers -= 1
-        if self._optimizers or not (self._forward or not self._modules):
+        if self._stepping not in (None, id(optimizer)):
+            return
+        self._stepping = None
+        if not self._forward and "forward" in self._notes or self.mark("step") is None:
             return  # another optimizer of the same step: its time is a part of the next
-        self.mark("step")
+        if self._inference is not None:
+            self._settle(optimizer)
         self._steps.append((self._begin, self._stamps, self._rows))
-        self._begin, self._stamps, self._rows, self._forward = self._stamps[-1][1], [], 0, False
+        self._begin, self._stamps, self._rows, self._forward = self._stamps[-1][1], [], {}, False
         self._count += 1
-        if self._count == LEARN_STEPS:
-            self._learned()
+        self._depth = 0  # also where a forward pass was interrupted
+        self._searching[self._key] = self._search
+        while self._learning and self._learning[0][0] <= self._count:
+            _, handles, last = self._learning.pop(0)
+            for weight, handle in handles.items():
+                if [weight] != last:
+                    handle.remove()
         if self._count == 1:
             self._sender.start(self)
 
@@ -328,7 +388,10 @@ class Probe:
         del self._steps[:count]
         if self._cuda:
             complete = [self._sender.device.seconds(self.torch, *step) for step in complete]
-        return [steps.assemble(stamps, begin=begin, rows=rows) for begin, stamps, rows in complete]
+        return [
+            steps.assemble(stamps, begin=begin, rows=max(rows.values(), default=0))
+            for begin, stamps, rows in complete
+        ]
 
     def describe(self) -> dict[str, Any]:
         """Return who this process is, and what of its training can be seen."""
@@ -345,17 +408,18 @@ class Probe:
             "clock": clock.host_clock_id(),
             "python": platform.python_version(),
             "torch": self.torch.__version__,
-            "goal": self.goal,
         }
 
     def notes(self) -> list[str]:
         """Return what of the training was seen."""
         failed = {f"failure {self.failure}"} if self.failure else set()
-        return sorted(self._notes | failed | ({"forward"} if self._modules else set()))
+        return sorted(self._notes | failed)
 
     def finish(self) -> None:
         """Send the rest and stop."""
         self._sender.finish(self)
+        self.watching = False
+        self._searching.pop(self._key, None)
 
 
 class DeviceMoments:
@@ -368,7 +432,7 @@ class DeviceMoments:
         self._base: Any = None
         self._base_s = 0.0
 
-    def seconds(self, torch: Any, begin: Any, stamps: Any, rows: int) -> tuple[float, Any, int]:
+    def seconds(self, torch: Any, begin: Any, stamps: Any, rows: Any) -> tuple[float, Any, Any]:
         """Return a step's begin, stamps and rows with moments in s."""
         if self._base is None:
             torch.cuda.synchronize()
@@ -400,7 +464,7 @@ class Sender:
         self._ended = threading.Event()
         self._socket: socket.socket | None = None
         self._answers: Any = None
-        self._remote = self._closed = False
+        self._remote = self._met = False  # whether the collector is on another host, and has ever answered
 
     def start(self, probe: Probe) -> None:
         """Begin to send."""
@@ -408,47 +472,65 @@ class Sender:
 
     def finish(self, probe: Probe) -> None:
         """Send the rest; the process ends."""
-        if (self._socket is not None or probe._count) and not self._closed:
+        if (self._socket is not None or probe._count) and not self._ended.is_set():
             self._ended.set()
             self._flush(probe, wait=True)
-            self._closed = True
-            if self._socket is not None:
-                self._answers.close()
-                self._socket.close()
+        self._close()
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._answers.close()
+            self._socket.close()
+            self._socket = None
 
     def _run(self, probe: Probe) -> None:
-        while not self._ended.wait(FLUSH_S if self._socket is not None else 0.0):
+        while not self._ended.wait(FLUSH_S if self._met else 0.0):
             if not self._flush(probe, wait=False):
                 return
 
     def _flush(self, probe: Probe, *, wait: bool) -> bool:
-        """Send what there is; return False once the collector is gone."""
+        """Send what there is; return False once nobody takes it any more."""
         with self._sending:
             try:
                 if self._socket is None:
                     self._connect(probe)
                 offset, error = self._offset()
-                now = clock.monotonic()
-                complete = probe.take(wait=wait)
+                now, complete = clock.monotonic(), self._taken(probe, wait=wait)
                 values = [probe.values.pop(0) for _ in probe.values[:]]
-                state = {"values": values, "notes": probe.notes()}
+                state = {"values": values, "notes": probe.notes(), "goal": probe.goal}
                 self._send(steps=complete, now=now, offset=offset, error=error, **state)
-            except (BrokenPipeError, ConnectionResetError):
-                if not self._ended.is_set():  # the measuring command was killed: leave nothing behind
-                    os.kill(os.getpid(), signal.SIGTERM)
-                return False
-            except (OSError, ValueError):
+                return True
+            except Exception as failure:
+                self._close()
+                if self._met and isinstance(failure, ConnectionError) and not self._ended.is_set():
+                    if not isinstance(failure, ConnectionRefusedError):
+                        return True  # the command may still be there
+                    if OTHERS in os.environ:
+                        os.kill(os.getpid(), signal.SIGTERM)  # it was killed: leave nothing behind
                 self._ended.set()
+                probe.fail(failure)
                 return False
-        return True
+
+    def _taken(self, probe: Probe, *, wait: bool) -> list[steps.Step]:
+        try:
+            return probe.take(wait=wait)
+        except Exception as failure:
+            probe.fail(failure)
+            return []
 
     def _connect(self, probe: Probe) -> None:
         host, _, port = os.environ[ADDRESS].rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
         self._answers = self._socket.makefile("rb")
         self._send(token=os.environ.get(TOKEN, ""), **probe.describe())
-        answer = json.loads(self._answers.readline())
-        self._remote = answer["clock"] != clock.host_clock_id()
+        self._remote = self._answer()["clock"] != clock.host_clock_id()
+        self._met = True
+
+    def _answer(self) -> Any:
+        line = self._answers.readline()
+        if not line:
+            raise ConnectionResetError("the collector has closed the connection")
+        return json.loads(line)
 
     def _send(self, **message: Any) -> None:
         assert self._socket is not None
@@ -462,19 +544,28 @@ class Sender:
         for _ in range(ROUNDS):
             begin = clock.monotonic()
             self._send(ping=True)
-            there = json.loads(self._answers.readline())["at"]
+            there = self._answer()["at"]
             end = clock.monotonic()
             rounds.append(((end - begin) / 2, there - (begin + end) / 2))
         error, offset = min(rounds)
         return offset, error
 
 
-def _rows(inputs: Any) -> int:
-    """Return the first dimension of a model's first input that has dimensions, also in a dict; else 0."""
+def _rows(inputs: Any, *, deep: int = 2) -> int:
+    """Return the first dimension of the first tensor of a model's inputs, also in lists and dicts; else 0.
+
+    A list of tensors of shape [channels, height, width] has a row each.
+    """
     for value in inputs:
         if getattr(value, "ndim", 0):
             return value.shape[0]
-        if isinstance(value, Mapping) and (rows := _rows(value.values())):
+        if not deep or not isinstance(value, (Mapping, list, tuple)):
+            continue
+        parts = list(islice(value.values() if isinstance(value, Mapping) else value, MOST_PARTS))
+        images = [part for part in parts if getattr(part, "ndim", 0) == 3 and len(part) <= CHANNELS]
+        if isinstance(value, list) and len(parts) == len(images) > 0:
+            return len(value)
+        if rows := _rows(parts, deep=deep - 1):
             return rows
     return 0
 
@@ -493,19 +584,18 @@ def _timed_all_reduce(state, bucket):  # DDP refuses other annotations than its 
     """Average one bucket, to the last bit as DDP does without a hook, and stamp when it left and came."""
     probe, group = state
     torch = probe.torch
-    launch = probe._now()
-    probe._stamps.append(("launch", launch))
+    launch = probe.mark("launch")
     buffer = bucket.buffer().mul_(1.0 / torch.distributed.get_world_size(group))
     work = torch.distributed.all_reduce(buffer, group=group, async_op=True)
 
     def reduced(future: Any) -> Any:
-        probe._stamps.append(("reduced", (launch, probe._now())))
+        probe.mark("reduced", launch)
         return future.value()[0]
 
     if not bucket.is_last() or buffer.is_cuda:
         return work.get_future().then(reduced)
     work.wait()  # backward has nothing left to overlap with
-    probe._stamps.append(("reduced", (launch, probe._now())))
+    probe.mark("reduced", launch)
     done: Any = torch.futures.Future()
     done.set_result(buffer)
     return done

@@ -15,7 +15,7 @@ class Step(NamedTuple):
     - metrics: all that the script does beside the other parts.
     - transfer: from the launch of the last bucket of gradients until all are reduced.
     - launched: when that was; None where no launch was seen.
-    - rows: the first dimension of what the model was given.
+    - rows: the first dimension of what a model was given, of several the greatest; summed over its calls.
     """
 
     begin: float
@@ -41,6 +41,7 @@ PART = {
     "data_end": "data_wait",
     "forward": "metrics",
     "forward_end": "forward",
+    "inference_end": "forward",
     "loss_end": "loss",
     "backward_end": "backward",
     "step": "optimizer",
@@ -50,48 +51,49 @@ PART = {
 def assemble(stamps: Iterable[tuple[str, Any]], *, begin: float, rows: int) -> Step:
     """Return the step of these stamps, the last of which is "step"; "launch" and "reduced" lie among them.
 
-    A stamp "reduced" has the moments of launch and end of one bucket. "validation_end" makes all time since
-    the begin a validation, and so does the "start" of a DataLoader's iterator after it.
+    A stamp "reduced" has the moments of launch and end of one bucket; the last launch before another stamp
+    ends a backward pass. "validation_end" makes all time since the begin a validation, and so does the
+    "start" of a DataLoader's iterator between it and the first forward pass.
     """
     parts = dict.fromkeys(("validation", *PART.values(), "transfer"), 0.0)
-    previous, gap, launch = begin, None, None
+    previous, gap, launch, launched, hidden = begin, None, None, None, 0.0
     buckets: list[tuple[float, float]] = []
     backward_ended = False
     for kind, at in stamps:
         if kind == "launch":
-            launch = at
+            launch = max(at, previous)
             continue
         if kind == "reduced":
             buckets.append(at)
             continue
+        if kind == "backward_end" and launch is not None:
+            continue  # the launches of its buckets say when its gradients were there
+        if launch is not None:
+            ended = max([launch, *(min(end, at) for _, end in buckets)])
+            parts["backward"] += launch - previous
+            parts["transfer"] += ended - launch
+            hidden += busy(sorted(buckets), until=launch)
+            previous, launched = ended, launch if buckets else None
+            launch, buckets, backward_ended = None, [], True
         at = max(at, previous)  # those of two streams of a GPU may be some microseconds out of order
-        if kind == "validation_end" or kind == "start" and parts["validation"]:
+        if kind == "validation_end" or kind == "start" and parts["validation"] and gap is None:
             parts = dict.fromkeys(parts, 0.0) | {"validation": at - begin}
         elif kind == "forward" and gap is None:
             gap = at - begin
             parts["metrics"] += at - previous
         elif kind == "optimizer":
-            ended = max((end for _, end in buckets), default=None)
-            if launch is not None and ended is not None and previous <= launch <= ended <= at:
-                parts["backward"] += launch - previous
-                parts["transfer"] += ended - launch
-                parts["optimizer"] += at - ended
-            else:
-                before = "backward" if gap is not None else "metrics"  # no forward pass was seen
-                parts["optimizer" if backward_ended else before] += at - previous
-        elif kind == "backward_end" and launch is not None:
-            continue  # the launches of its buckets say when its gradients were there
+            before = "backward" if gap is not None else "metrics"  # no forward pass was seen
+            parts["optimizer" if backward_ended else before] += at - previous
         else:
             parts[PART[kind]] += at - previous
             backward_ended = kind == "backward_end" or (backward_ended and kind != "forward_end")
         previous = at
-    hidden = busy(sorted(buckets), until=launch) if launch is not None else 0.0
     return Step(
         begin=begin,
         end=previous,
         gap=gap or 0.0,
         overlapped=hidden,
-        launched=launch if buckets else None,
+        launched=launched,
         rows=rows,
         **parts,
     )

@@ -11,10 +11,15 @@ NOTHING = (
 )
 MISSING = {
     "forward": "forward, loss and backward were not seen: the script calls no torch.nn.Module with weights",
+    "apart": "forward, loss and backward were not seen: the script trains in a thread beside its first",
     "data": "the wait for data was not seen: the script iterates no DataLoader of torch in its main thread",
     "buckets": "wait, transfer and late ranks were not seen: the model is in no DistributedDataParallel",
     "own_hook": "wait, transfer and late ranks were not seen: the script has a communication hook of its own",
+    "goal": "the script's goal is not the record's: task.metric= was given, or it came long after a step",
+    "rows": "rows were not seen: the model is given no tensor, and no list or dict that begins with one",
+    "validated": "forward passes without gradients before most steps count as validations, outside the steps",
 }
+REFUSED = "more processes trained as a rank that had one, as after a restart, and were not measured"
 
 
 def coverage(collector: Collector) -> dict[str, Any]:
@@ -26,7 +31,17 @@ def coverage(collector: Collector) -> dict[str, Any]:
     lacking = [name for name in ("forward", "data") if name not in notes]
     if collector.world > 1 and "buckets" not in notes:
         lacking.append("own_hook" if own else "buckets")
+    if "forward" in lacking and any("apart" in rank.notes for rank in ranks):
+        lacking[0] = "apart"
+    if "forward" in notes and not any(times[0].samples for _, times in collector.intervals):
+        lacking.append("rows")
+    if collector.late:
+        lacking.append("goal")
+    if 2 * collector.validated > steps:
+        lacking.append("validated")
     warnings = [MISSING[name] for name in lacking] if steps else []
+    if collector.refused:
+        warnings.append(f"{collector.refused} {REFUSED}")
     failures = {note for rank in ranks for note in rank.notes if note.startswith("failure ")}
     warnings += [f"the probe stopped: {note.removeprefix('failure ')}" for note in sorted(failures)]
     return {"steps": steps, "warnings": warnings}

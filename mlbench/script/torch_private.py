@@ -2,6 +2,8 @@
 
 from typing import Any
 
+NO_BACKWARD = -1
+
 
 def add_comm_hook(model: Any, state: Any, hook: Any) -> bool:
     """Give a DistributedDataParallel a communication hook; return False where it has one of its own.
@@ -16,3 +18,8 @@ def add_comm_hook(model: Any, state: Any, hook: Any) -> bool:
         return False
     model._comm_hooks.clear()
     return True
+
+
+def backward(torch: Any) -> Any:
+    """Return what tells the number of the backward pass that this thread is in, NO_BACKWARD without one."""
+    return torch._C._current_graph_task_id

@@ -34,6 +34,14 @@ def test_a_metric_is_the_number_after_its_name(metric: str, line: str, value: fl
     assert values == [value]
 
 
+@pytest.mark.parametrize("line", ["loss: 1,234.5", "loss: 12,5", "loss: 0,95 %", "loss 1.", "loss: 3.5,0.2"])
+def test_a_number_with_a_comma_in_it_is_none(line: str) -> None:
+    task: Any = compose(["task=script", "task.metric=loss"]).task
+    values: list[float] = []
+    child.ScriptOutput(task.pattern, values.append).take(f"{line}\n".encode())
+    assert values == {"loss 1.": [1.0], "loss: 3.5,0.2": [3.5]}.get(line, [])
+
+
 def test_the_last_line_may_lack_its_end_and_a_bar_has_returns() -> None:
     values: list[float] = []
     output = child.ScriptOutput("loss=([0-9.]+)", values.append)

@@ -17,6 +17,7 @@ from conftest import ROOT
 from mlbench.analysis.stragglers import of_run
 from mlbench.record.reader import load
 from mlbench.record.record import Record
+from mlbench.script import summary
 from mlbench.script.child import LOG_BYTES
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -113,6 +114,27 @@ def test_a_script_that_starts_its_own_processes(tmp_path: Path) -> None:
     record = only_record(tmp_path)
     assert (record.workers, record.steps, record.samples) == (2, 30, 240)
     assert any("the wait for data was not seen" in warning for warning in record.warnings)
+
+
+def test_a_second_process_of_a_rank_ends_well_and_a_warning_names_it(tmp_path: Path) -> None:
+    script = f"{sys.executable} {SCRIPTS / 'plain.py'}"
+    done = measure(tmp_path, command=["sh", "-c", f"{script} 5 end && {script} 9999 end && echo ended"])
+    assert done.returncode == 0 and "\nended\n" in done.stdout, done.stdout + done.stderr
+    record = only_record(tmp_path)
+    assert (record.status, record.steps, record.contradictions) == ("completed", 5, [])
+    assert any(summary.REFUSED in warning for warning in record.warnings)
+
+
+def test_a_script_may_make_a_step_before_it_tells_its_goal(tmp_path: Path) -> None:
+    text = (SCRIPTS / "five_lines.py").read_text()
+    text = text.replace(
+        "with mlbench", "model(rows).sum().backward()\noptimizer.step()\ntime.sleep(2)\nwith mlbench"
+    )
+    (tmp_path / "warm.py").write_text(text.replace("import os", "import os\nimport time"))
+    done = measure(tmp_path / "runs", command=[*PYTHON, tmp_path / "warm.py"])
+    record = only_record(tmp_path / "runs")
+    assert (record.status, record.contradictions) == ("goal_reached", []), done.stdout + done.stderr
+    assert record.steps % 4 == 1 and (record.best or 1.0) <= 0.01
 
 
 def test_paths_and_arguments_arrive_as_they_were_written(tmp_path: Path) -> None:

@@ -1,16 +1,22 @@
 """Stamps, steps, intervals and sources without any process."""
 
 import copy
+import importlib.util
 import json
 import pickle
 import random
 import shlex
 import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from commands import PATIENCE_S
 
 from mlbench import clock
 from mlbench.analysis.stragglers import straggler
@@ -18,7 +24,7 @@ from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.config.goal import Goal
 from mlbench.config.identity import key
-from mlbench.script import child, intervals, probe, sources
+from mlbench.script import child, intervals, probe, sources, summary
 from mlbench.script.collector import Collector, Rank, _answer
 from mlbench.script.steps import Step, assemble
 from mlbench.studies.grid import parse
@@ -64,6 +70,24 @@ def test_without_buckets_backward_ends_with_the_last_gradient_and_without_that_a
     assert (step.backward, step.optimizer, step.transfer, step.launched) == (5.5, 5.5, 0.0, None)
     step = assemble([stamp for stamp in alone if stamp[0] != "backward_end"], begin=0.5, rows=1)
     assert (step.backward, step.optimizer) == (9.0, 2.0)
+
+
+@pytest.mark.parametrize("next_one", ["data", "forward", "loss_end"])
+def test_each_micro_batch_has_a_backward_pass_and_a_transfer(next_one: str) -> None:
+    stamps: list[tuple[str, Any]] = []
+    for begin in (0.0, 30.0):
+        stamps += [("data", begin), ("data_end", begin + 1), ("forward", begin + 1)]
+        first = [("forward_end", begin + 11), ("loss_end", begin + 12), ("launch", begin + 20)]
+        stamps += [*first, ("reduced", (begin + 20, begin + 23)), ("launch", begin + 25)]
+        stamps += [("backward_end", begin + 26), ("reduced", (begin + 25, begin + 28))]
+    if next_one != "data":  # without a DataLoader, or a second loss of one output
+        stamps = [stamp for stamp in stamps if not stamp[0].startswith("data")]
+    if next_one == "loss_end":
+        stamps = [stamp for stamp in stamps if stamp not in (("forward", 31.0), ("forward_end", 41.0))]
+    step = assemble([*stamps, ("optimizer", 60.0), ("step", 61.0)], begin=0.0, rows=1)
+    assert (step.backward, step.transfer, step.optimizer) == (26.0, 6.0, 3.0)
+    assert (step.overlapped, step.launched) == (6.0, 55.0)
+    assert sum(getattr(step, name) for name in DURATIONS) == step.end - step.begin == 61.0
 
 
 def test_time_before_a_forward_pass_without_gradients_is_a_validation() -> None:
@@ -215,6 +239,123 @@ def test_a_loader_s_start_and_end_are_waits_for_data() -> None:
     assert [kind for kind, _ in watching._stamps] == ["data", "data_end"] * 2
 
 
+@contextmanager
+def connected(collector: Collector) -> Iterator[Any]:
+    """Yield the file of a connection of rank 0, after what a probe says first and is answered."""
+    host, port = collector.address.split(":")
+    with socket.create_connection((host, int(port))) as connection, connection.makefile("rw") as file:
+        about = {"rank": 0, "world": 1, "host": "here", "threads": 1}
+        assert "clock" in said(file, token=collector.token, **about)
+        yield file
+
+
+def said(file: Any, **message: Any) -> dict[str, Any]:
+    """Say something to a collector; return its answer."""
+    file.write(json.dumps(message) + "\n")
+    file.flush()
+    return json.loads(file.readline())
+
+
+def told(file: Any, *ends: float, values: Any = (), goal: Any = None, notes: Any = ("forward",)) -> None:
+    """Tell a collector of steps of 1 s, and wait until it has taken them in."""
+    steps = [assemble([("forward", end - 1), ("step", end)], begin=end - 1, rows=8) for end in ends]
+    message = {"steps": steps, "now": max(ends, default=0.0), "offset": 0.0, "error": 0.0, "notes": notes}
+    file.write(json.dumps(message | {"values": values, "goal": goal or {}}) + "\n")
+    assert "at" in said(file, ping=True)
+
+
+def test_a_second_process_of_a_rank_is_answered_and_named_and_not_measured() -> None:
+    collector = Collector("127.0.0.1", metric="none", goal=None)
+    with connected(collector) as first, connected(collector) as second:
+        told(first, 1.0, 2.0)
+        told(second, 3.0)
+        assert collector.steps == 2
+        told(first, 4.0)
+    collector.take(final=True)
+    covered = summary.coverage(collector)
+    assert covered["steps"] == 3 and f"1 {summary.REFUSED}" in covered["warnings"]
+    collector.close()
+
+
+def test_only_the_values_of_the_goal_s_metric_count_whenever_the_script_tells_it() -> None:
+    accuracy = {"metric": "accuracy", "target": 0.9, "direction": "max"}
+    collector = Collector("127.0.0.1", metric="loss", goal=Goal("loss", 1.0, "min"))
+    with connected(collector) as rank:
+        told(rank, 1.0, 2.0, values=[(1.5, 0.4)], goal=accuracy)
+    assert [validation["metrics"] for validation, _ in collector.take(final=True)] == [{}]
+    assert not collector.reached
+    collector.close()
+    collector = Collector("127.0.0.1", metric="none", goal=None)
+    with connected(collector) as rank:
+        told(rank, 1.0)  # before `with mlbench.measure(...)`
+        told(rank, 2.0, values=[(2.0, 0.95)], goal=accuracy)
+    ((validation, _),) = collector.take(final=True)
+    assert validation["metrics"] == {"accuracy": 0.95} and collector.reached
+    collector.close()
+    for metric in ("accuracy", "none"):  # of task.metric=; until the record had begun
+        collector = Collector("127.0.0.1", metric=metric, goal=None)
+        with connected(collector) as rank:
+            told(rank, 1.0)
+            if metric == "none":
+                collector.settle()
+            told(rank, 2.0, values=[(2.0, 0.95)], goal=accuracy)
+        ((validation, _),) = collector.take(final=True)
+        assert validation["metrics"] == {"accuracy": 0.95} and not collector.reached
+        assert summary.MISSING["goal"] in summary.coverage(collector)["warnings"]
+        collector.close()
+
+
+def test_what_of_the_steps_is_to_be_doubted_is_said() -> None:
+    collector = Collector("127.0.0.1", metric="none", goal=None)
+    validated = assemble([("validation_end", 1.0), ("forward", 1.5), ("step", 2.0)], begin=0.0, rows=0)
+    collector.ranks[0] = Rank({"rank": 0, "goal": {}}, steps=[validated], notes=["data", "forward"])
+    collector.world = 1
+    collector.take(final=True)
+    expected = [summary.MISSING["rows"], summary.MISSING["validated"]]
+    assert summary.coverage(collector) == {"steps": 1, "warnings": expected}
+    collector.ranks[0].notes = ["apart", "data"]
+    assert summary.coverage(collector)["warnings"][0] == summary.MISSING["apart"]
+    collector.close()
+
+
+@pytest.mark.parametrize("by_command", [True, False])
+def test_a_script_ends_when_its_command_is_gone_and_not_with_a_connection(
+    monkeypatch: pytest.MonkeyPatch, *, by_command: bool
+) -> None:
+    server, killed = socket.create_server(("127.0.0.1", 0)), threading.Event()
+    server.settimeout(PATIENCE_S)
+    monkeypatch.setenv(probe.ADDRESS, f"127.0.0.1:{server.getsockname()[1]}")
+    monkeypatch.setattr(probe, "FLUSH_S", 0.01)
+    monkeypatch.setattr(probe.os, "kill", lambda *_: killed.set())
+    if by_command:
+        monkeypatch.setenv(probe.OTHERS, "")
+    watching = probe.Probe(torch)
+    watching._sender.start(watching)
+    for _ in range(2):
+        connection, _ = server.accept()
+        assert not killed.is_set()
+        connection.sendall(b'{"clock": "another"}\n')
+        connection.close()
+    server.close()
+    assert watching._sender._ended.wait(PATIENCE_S)
+    assert killed.is_set() == by_command and not watching.watching
+
+
+def test_a_failure_in_the_thread_that_sends_is_told() -> None:
+    collector = Collector("127.0.0.1", metric="none", goal=None)
+    watching = probe.Probe(torch)
+    watching.take = lambda **_: 1 / 0  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(probe.ADDRESS, collector.address)
+        patch.setenv(probe.TOKEN, collector.token)
+        watching._sender.start(watching)
+        while not (collector.ranks and collector.ranks[0].notes):
+            assert not watching._sender._ended.wait(0.01)
+    assert collector.ranks[0].notes == ["failure ZeroDivisionError: division by zero"]
+    watching.finish()
+    collector.close()
+
+
 def hooked() -> tuple[torch.nn.Module, list[float]]:
     """Return a module with a hook of a probe, which notes what it has seen."""
     module, seen = torch.nn.Linear(2, 1), list[float]()
@@ -251,11 +392,14 @@ def test_time_before_an_optimizer_whose_model_was_not_seen_is_not_the_optimizer_
     assert step.metrics >= 10 > step.optimizer
 
 
-def test_rows_are_the_first_dimension_of_the_first_input_also_in_a_dict() -> None:
+def test_rows_are_the_first_dimension_of_the_first_input_also_in_lists_and_dicts() -> None:
     ids = torch.zeros(6, 8)
     for inputs in ((ids,), (None, ids), ({"input_ids": ids},), (torch.tensor(1.0), {"x": 1, "ids": ids})):
         assert probe._rows(inputs) == 6
-    assert probe._rows((1, {})) == 0
+    images, pairs = [torch.zeros(3, 4, side) for side in range(5)], [torch.zeros(6, 4, 8)] * 2
+    for inputs in (([ids, ids], 0), ((ids,),), ({"batch": [ids]},), ([], pairs), (images, ids)):
+        assert probe._rows(inputs) == (5 if inputs[0] is images else 6)
+    assert probe._rows((1, {}, "text", [1, 2], [[[[ids]]]])) == 0
 
 
 def test_a_metric_that_comes_within_a_step_ends_the_interval_with_that_step() -> None:
@@ -360,6 +504,24 @@ def test_paths_and_arguments_of_a_task_arrive_as_they_were_written(
     task: Any = compose(["task=script", *overrides]).task
     registry.check(task, workers=1, folder=None)
     assert task.command_line("python") == ["python", script, *given] and task.sources
+
+
+def test_torch_is_watched_also_where_another_package_has_looked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").touch()
+    started: list[Any] = []
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(probe, "start", started.append)
+    monkeypatch.setenv(probe.ADDRESS, "127.0.0.1:9")
+    finders = len(sys.meta_path)
+    probe.install()
+    for _ in range(2):  # as transformers does
+        assert importlib.util.find_spec("torch") and not started
+    assert started == [importlib.import_module("torch")]
+    assert len(sys.meta_path) == finders
 
 
 def test_a_sweep_over_arguments_takes_them_between_quotes() -> None:

@@ -16,8 +16,9 @@ from mlbench.script import sources
 
 NAME = re.compile(r"[A-Za-z_][\w./ -]*")  # of a metric: the text of its regular expression before the number
 
-# After a metric's name.
-NUMBER = r"""\b["'\s:=|,]*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|(?:nan|[-+]?inf)\b)"""
+# After a metric's name; not the 1 of 1,234.5.
+FINITE = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?![.,]?[0-9]))(?:[eE][-+]?[0-9]+)?"
+NUMBER = rf"""\b["'\s:=|,]*({FINITE}|(?:nan|[-+]?inf)\b)"""
 
 
 class Config(TaskConfig):

@@ -1,0 +1,269 @@
+"""Training loops of many kinds under a probe in this process, on a clock that their modules move on."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
+
+from mlbench import clock
+from mlbench.script import probe
+from mlbench.script.steps import Step
+
+FORWARD_S, BACKWARD_S = 1.0, 2.0
+ROWS = torch.ones(8, 4)
+
+
+class Clock:
+    """Stands still but for the work of modules."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Work(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, moving: Clock) -> torch.Tensor:
+        ctx.moving = moving
+        moving.now += FORWARD_S
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        ctx.moving.now += BACKWARD_S
+        return gradients[0], None
+
+
+class Net(torch.nn.Module):
+    def __init__(self, moving: Clock) -> None:
+        super().__init__()
+        self.first, self.last, self.moving = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), moving
+
+    def forward(self, rows: torch.Tensor) -> Any:
+        return self.last(Work.apply(self.first(rows), self.moving))
+
+
+class Wrapper(torch.nn.Module):
+    """Calls another module, as DistributedDataParallel does; `again`: backward computes it again."""
+
+    def __init__(self, module: torch.nn.Module, again: bool | None = None) -> None:
+        super().__init__()
+        self.module, self.again = module, again
+
+    def forward(self, rows: torch.Tensor) -> Any:
+        if self.again is None:
+            return self.module(rows)
+        return checkpoint(self.module, rows, use_reentrant=self.again)
+
+
+@pytest.fixture
+def moving(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    moving = Clock()
+    monkeypatch.setattr(clock, "monotonic", moving)
+    return moving
+
+
+@pytest.fixture
+def unsent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe.Sender, "start", lambda *_: None)
+    monkeypatch.setattr(DataLoader, "__iter__", DataLoader.__iter__)
+
+
+@pytest.fixture
+def watching(unsent: None) -> Iterator[probe.Probe]:
+    watching = probe.Probe(torch)
+    watching.watch()
+    yield watching
+    assert watching.failure is None
+    watching.finish()
+
+
+def train(model: Callable[..., Any], optimizer: torch.optim.Optimizer, rows: Any = ROWS) -> None:
+    optimizer.zero_grad()
+    model(rows).pow(2).mean().backward()
+    optimizer.step()
+
+
+def sgd(*modules: torch.nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD([weight for module in modules for weight in module.parameters()], lr=0.1)
+
+
+def batches(count: int, *, loader: bool) -> Any:
+    rows = ROWS.repeat(count, 1)
+    return DataLoader(rows, 8) if loader else rows.split(8)  # pyright: ignore[reportArgumentType]
+
+
+def parts(step: Step) -> tuple[float, ...]:
+    return step.validation, step.forward, step.loss, step.backward, step.metrics
+
+
+@pytest.mark.parametrize("loader", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_teacher_s_forward_pass_is_a_part_of_the_step(
+    moving: Clock, watching: probe.Probe, *, first: bool, loader: bool
+) -> None:
+    student, teacher = Net(moving), Net(moving).eval()
+    optimizer = sgd(student)
+    for rows in batches(5, loader=loader):
+        output = None if first else student(rows)
+        with torch.no_grad():
+            target = teacher(rows)
+        output = student(rows) if output is None else output
+        (output - target).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    # Between the student's output and the loss, all is loss, but for the teacher.
+    assert [parts(step) for step in watching.take(wait=False)] == [(0, 2 * FORWARD_S, 0, BACKWARD_S, 0)] * 5
+
+
+@pytest.mark.parametrize("bare", [True, False])
+@pytest.mark.parametrize("loaders", [(True, True), (True, False), (False, True), (False, False)])
+def test_a_validation_between_two_steps_is_outside_them(
+    moving: Clock, watching: probe.Probe, *, bare: bool, loaders: tuple[bool, bool]
+) -> None:
+    model = Wrapper(Net(moving))
+    optimizer = sgd(model)
+    for _ in range(2):
+        for rows in batches(4, loader=loaders[0]):
+            train(model, optimizer, rows)
+        with torch.no_grad():
+            for rows in batches(3, loader=loaders[1]):
+                (model.module if bare else model)(rows)
+    trained = (0, FORWARD_S, 0, BACKWARD_S, 0)
+    after = (3 * FORWARD_S, *trained[1:])
+    assert [parts(step) for step in watching.take(wait=False)] == [trained] * 4 + [after] + [trained] * 3
+    assert watching._stamps == [] or len(watching._stamps) < 8  # however many passes there are
+
+
+def test_a_new_model_each_fold_is_seen(moving: Clock, watching: probe.Probe) -> None:
+    for _ in range(5):
+        model = Net(moving)
+        optimizer = sgd(model)
+        for _ in range(6):
+            train(model, optimizer)
+    taken = watching.take(wait=False)
+    assert [parts(step) for step in taken] == [(0, FORWARD_S, 0, BACKWARD_S, 0)] * 30
+    assert {step.rows for step in taken} == {8}
+
+
+def test_a_step_of_an_optimizer_that_raises_is_none_and_the_next_are(
+    moving: Clock, watching: probe.Probe
+) -> None:
+    class Raises(torch.optim.SGD):
+        count = 0
+
+        def step(self, closure: Any = None) -> Any:
+            self.count += 1
+            if self.count == 3:
+                raise torch.OutOfMemoryError("simulated")
+            return super().step(closure)
+
+    for _ in range(2):
+        model = Net(moving)
+        optimizer = Raises(model.parameters(), lr=0.1)
+        for _ in range(3):
+            with suppress(torch.OutOfMemoryError):
+                train(model, optimizer)
+    assert len(watching.take(wait=False)) == 4
+
+
+def test_an_optimizer_within_another_is_a_part_of_its_step(watching: probe.Probe) -> None:
+    class Outer(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            inner.step()
+            return super().step(closure)
+
+    model = torch.nn.Linear(4, 4)
+    inner, outer = sgd(model), Outer(model.parameters(), lr=0.1)
+    for _ in range(3):
+        train(model, outer)
+    assert len(watching.take(wait=False)) == 3
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_block_that_backward_computes_again_is_a_part_of_it(
+    moving: Clock, watching: probe.Probe, *, reentrant: bool
+) -> None:
+    model = Wrapper(Net(moving), again=reentrant)
+    optimizer = sgd(model)
+    for _ in range(5):
+        train(model, optimizer, ROWS.clone().requires_grad_())
+    taken = watching.take(wait=False)
+    assert [parts(step) for step in taken] == [(0, FORWARD_S, 0, FORWARD_S + BACKWARD_S, 0)] * 5
+    assert {step.rows for step in taken} == {8}
+
+
+def test_rows_are_those_of_the_model_that_got_most(watching: probe.Probe) -> None:
+    encoder, decoder = torch.nn.Linear(4, 2), torch.nn.Linear(2, 4)
+    train(lambda rows: decoder(encoder(rows)), sgd(encoder, decoder))
+    layers = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(10)])
+    train(layers.forward, sgd(layers))
+    optimizer = sgd(encoder)
+    encoder(ROWS).sum().backward()
+    train(encoder, optimizer)  # the second micro-batch
+    assert [step.rows for step in watching.take(wait=False)] == [8, 8, 16]
+
+
+@pytest.mark.usefixtures("unsent")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_what_is_compiled_is_compiled_once_and_no_warning_tells_of_the_probe() -> None:
+    watching = probe.Probe(torch)
+    watching.watch()
+    compiled: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    within, model = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    function = torch.compile(lambda rows: within(rows) * 2, backend=backend)
+    whole = torch.compile(Wrapper(torch.nn.Linear(4, 4)), backend=backend)
+    optimizer = sgd(within, model, whole)  # pyright: ignore[reportArgumentType]
+    for _ in range(probe.LEARN_STEPS + 3):
+        train(lambda rows: whole(model(function(rows))), optimizer)
+    assert len(compiled) == 2
+    assert len(watching.take(wait=False)) == probe.LEARN_STEPS + 3
+    watching.finish()
+
+
+def test_after_its_end_nothing_is_kept(watching: probe.Probe) -> None:
+    model = torch.nn.Linear(4, 4)
+    optimizer = sgd(model)
+    train(model, optimizer)
+    watching.finish()
+    watching.failure = None  # nobody listens here
+    for rows in batches(20, loader=True):
+        train(model, optimizer, rows)
+    assert len(watching._steps) <= 1 and len(watching._stamps) == 0
+    assert watching._key not in watching._searching
+
+
+def test_another_thread_is_told(watching: probe.Probe) -> None:
+    model = torch.nn.Linear(4, 4)
+    thread = threading.Thread(target=train, args=(model, sgd(model)))
+    thread.start()
+    thread.join()
+    assert watching.notes() == ["apart"]
+
+
+def test_a_failure_of_the_probe_does_not_reach_the_script(watching: probe.Probe) -> None:
+    model = torch.nn.Linear(4, 4)
+    optimizer = sgd(model)
+    train(model, optimizer)
+    watching._now = lambda: 1 / 0
+    for rows in batches(3, loader=True):
+        train(model, optimizer, rows)
+    assert watching.failure == "ZeroDivisionError: division by zero" and len(watching._steps) == 1
+    watching.failure = None
+
+
+def test_a_model_on_a_cpu_that_is_called_after_one_on_a_gpu_leaves_the_clock(watching: probe.Probe) -> None:
+    watching._cuda, watching._now = True, lambda: 0.0
+    torch.nn.Linear(4, 4)(ROWS)
+    assert watching._cuda and watching._stamps
