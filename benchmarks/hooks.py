@@ -3,9 +3,9 @@
     python benchmarks/hooks.py --rounds 20
 
 Runs tests/script/scripts/timed.py as it is, and under the probe with a collector in this process, as
-mlbench.measure does; which of the two comes first alternates. The width of its model is chosen so that a step
-without hooks takes about 1 ms and 40 ms. Prints the median step of each kind, and the median of the rounds'
-ratios with its 95 % interval.
+mlbench.measure does; which of the two comes first alternates. The number of its model's layers is chosen so
+that a step without hooks takes about 1 ms and 40 ms. Prints the median step of each kind, and the median of
+the rounds' ratios with its 95 % interval.
 """
 
 import argparse
@@ -25,7 +25,6 @@ from mlbench.script.collector import Collector
 SCRIPT = Path(__file__).parents[1] / "tests" / "script" / "scripts" / "timed.py"
 STEPS_MS = (1.0, 40.0)
 RUN_S = 4.0  # s of steps in a run
-FIRST_WIDTH = 256  # of the model with which a width is looked for
 ROUGH = 1.25  # by which factor a step may miss the length that was asked for
 
 
@@ -38,33 +37,33 @@ def main(arguments: Sequence[str]) -> int:
     print("| step without hooks, ms | with hooks, ms | with / without | 95 % interval | rounds |")
     print("|" + "---|" * 5)
     for step_ms in STEPS_MS:
-        width = fitting(step_ms / 1e3)
-        rounds = [pair(width, round(1e3 * RUN_S / step_ms), first=n % 2 == 0) for n in range(options.rounds)]
+        layers = fitting(step_ms / 1e3)
+        rounds = [pair(layers, round(1e3 * RUN_S / step_ms), first=n % 2 == 0) for n in range(options.rounds)]
         print(row(rounds), flush=True)
     return 0
 
 
 def fitting(step_s: float) -> int:
-    """Return the width of a model whose step takes about `step_s`; its work grows with the square."""
-    width = FIRST_WIDTH
+    """Return the layers of a model whose step takes about `step_s`."""
+    layers = 1
     while True:
-        seconds = run(width, 50, hooks=False)
+        seconds = run(layers, 50, hooks=False)
         if step_s / ROUGH <= seconds <= step_s * ROUGH:
-            return width
-        width = max(8, round(width * (step_s / seconds) ** 0.5))
+            return layers
+        layers = max(1, round(layers * step_s / seconds))
 
 
-def pair(width: int, steps: int, *, first: bool) -> tuple[float, float]:
+def pair(layers: int, steps: int, *, first: bool) -> tuple[float, float]:
     """Return the seconds of a step without hooks and with them; `first`: those without come first."""
-    seconds = {hooks: run(width, steps, hooks=hooks) for hooks in (not first, first)}
+    seconds = {hooks: run(layers, steps, hooks=hooks) for hooks in (not first, first)}
     return seconds[False], seconds[True]
 
 
-def run(width: int, steps: int, *, hooks: bool) -> float:
+def run(layers: int, steps: int, *, hooks: bool) -> float:
     """Run the script; return the median seconds of a step, as it prints them."""
     collector = Collector("127.0.0.1", metric="none", goal=None)
     variables = child.variables(collector.address, collector.token) if hooks else {}
-    command = [sys.executable, str(SCRIPT), str(width), str(steps)]
+    command = [sys.executable, str(SCRIPT), str(layers), str(steps)]
     try:
         done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=True)
     finally:

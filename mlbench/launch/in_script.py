@@ -12,7 +12,7 @@ from mlbench.config.goal import Direction, Goal
 from mlbench.launch import command_run, execute
 from mlbench.launch.output import Output
 from mlbench.launch.recorder import Recorder
-from mlbench.script import probe
+from mlbench.script import probe, sender
 from mlbench.script.collector import Collector
 
 WRITE_S = 30.0  # s between two looks for what a process that is killed would lose
@@ -47,7 +47,7 @@ class Measurement:
     def __enter__(self) -> "Measurement":
         import torch
 
-        self._alone = probe.ADDRESS not in os.environ  # else a command of mlbench measures this process
+        self._alone = sender.ADDRESS not in os.environ  # else a command of mlbench measures this process
         self._dist = torch.distributed
         together = self._dist.is_available() and self._dist.is_initialized()
         self._rank = self._dist.get_rank() if together else int(os.environ.get("RANK", "0"))
@@ -86,7 +86,7 @@ class Measurement:
             padded = torch.tensor(list(text.ljust(128).encode()), dtype=torch.uint8, device=device)
             self._dist.broadcast(padded, 0)
             text = bytes(padded.tolist()).decode()
-        os.environ[probe.ADDRESS], os.environ[probe.TOKEN] = text.split()
+        os.environ[sender.ADDRESS], os.environ[sender.TOKEN] = text.split()
 
     def steps(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of a loader, which need not be torch's; waiting for them is `data_wait`."""
@@ -113,7 +113,7 @@ class Measurement:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._probe.finish()
         if self._alone:
-            del os.environ[probe.ADDRESS], os.environ[probe.TOKEN]
+            del os.environ[sender.ADDRESS], os.environ[sender.TOKEN]
         if self._recorder is None:
             return
         recorder, self._recorder = self._recorder, None

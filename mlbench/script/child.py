@@ -16,7 +16,7 @@ from pathlib import Path
 from mlbench import clock
 from mlbench.clusters import processes
 from mlbench.config.errors import UserError
-from mlbench.script import probe
+from mlbench.script import sender
 
 LOG_BYTES = 2**20  # bytes of the begin, and as many of the end, of what a command prints
 LINE_BYTES = 2**14  # bytes of a line in which a metric is looked for
@@ -113,7 +113,7 @@ class Child:
         libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # before the fork
         (printed, end), (others, of_others) = os.pipe(), os.pipe()
         self._of_others = open(of_others, "wb")  # noqa: SIM115
-        apart = {probe.OTHERS: f"{os.fstat(end).st_ino} /proc/{os.getpid()}/fd/{of_others}"}
+        apart = {sender.OTHERS: f"{os.fstat(end).st_ino} /proc/{os.getpid()}/fd/{of_others}"}
         try:
             self.process = subprocess.Popen(
                 arguments,
@@ -195,4 +195,4 @@ def variables(address: str, token: str) -> dict[str, str]:
     startup = str(Path(__file__).parent / "startup")
     path = os.pathsep.join(filter(None, (startup, os.environ.get("PYTHONPATH"))))
     # Python writes to a pipe in blocks, and a metric must be read when it is printed.
-    return {probe.ADDRESS: address, probe.TOKEN: token, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return {sender.ADDRESS: address, sender.TOKEN: token, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}

@@ -8,11 +8,8 @@ script.
 """
 
 import atexit
-import json
 import os
 import platform
-import signal
-import socket
 import sys
 import threading
 import warnings
@@ -26,13 +23,9 @@ from weakref import WeakKeyDictionary, ref
 
 from mlbench import clock
 from mlbench.script import steps, torch_private
+from mlbench.script.sender import ADDRESS, OTHERS, Sender
 
-ADDRESS, TOKEN = "MLBENCH_COLLECTOR", "MLBENCH_COLLECTOR_TOKEN"  # variables: host:port, and what it asks for
-OTHERS = "MLBENCH_OTHERS"  # variable: the command's output, and where other ranks than 0 print instead
-FLUSH_S = 0.5  # s between two messages
 LEARN_STEPS = 3  # in which a model's last gradient is found
-ROUNDS = 5  # exchanges by which clocks of two hosts are compared, before each message
-TIMEOUT_S = 10.0  # s that the collector has to answer
 ASKED = ("data", "start")  # stamps of a DataLoader that is asked
 MOST_PARTS = 16  # of a list or dict in which a model's rows are looked for
 CHANNELS = 4  # of an image, at most
@@ -131,7 +124,7 @@ class Probe:
         self._begin: Any = None  # of the present step
         self._forward = False  # whether one that trains was seen in the present step
         self._inference: Any = None  # the last pass before that: its module, and how many stamps there were
-        self._depth = self._count = 0
+        self._depth = self.count = 0
         self._modes: set[bool] = set()  # of modules with gradients: training or not
         self._backward = torch_private.backward(torch)
         self._search = Hook(self, self._find)
@@ -174,7 +167,7 @@ class Probe:
 
     def _forget(self) -> None:
         self._sender = Sender()
-        self._steps, self._stamps, self._begin, self._inference, self._count = [], [], None, None, 0
+        self._steps, self._stamps, self._begin, self._inference, self.count = [], [], None, None, 0
         self._rows, self._forward, self._stepping, self._depth = {}, False, None, 0
         self._thread = threading.get_ident()
 
@@ -249,7 +242,7 @@ class Probe:
         self._modules.add(ref(module, self._modules.discard))
         if weight is None:
             return
-        if not self._count:  # what was stamped before stays on the host's clock
+        if not self.count:  # what was stamped before stays on the host's clock
             self._cuda = self._cuda or weight.is_cuda
         for part in module.modules():
             if type(part).__name__ == "DistributedDataParallel":
@@ -262,7 +255,7 @@ class Probe:
             for weight in module.parameters()
             if weight.requires_grad and weight.is_leaf
         }
-        self._learning.append((self._count + LEARN_STEPS, handles, last))
+        self._learning.append((self.count + LEARN_STEPS, handles, last))
         self._before_forward(module, args)
 
     def _apart(self) -> bool:
@@ -362,15 +355,15 @@ class Probe:
             self._settle(optimizer)
         self._steps.append((self._begin, self._stamps, self._rows))
         self._begin, self._stamps, self._rows, self._forward = self._stamps[-1][1], [], {}, False
-        self._count += 1
+        self.count += 1
         self._depth = 0  # also where a forward pass was interrupted
         self._searching[self._key] = self._search
-        while self._learning and self._learning[0][0] <= self._count:
+        while self._learning and self._learning[0][0] <= self.count:
             _, handles, last = self._learning.pop(0)
             for weight, handle in handles.items():
                 if [weight] != last:
                     handle.remove()
-        if self._count == 1:
+        if self.count == 1:
             self._sender.start(self)
 
     def take(self, *, wait: bool) -> list[steps.Step]:
@@ -420,135 +413,6 @@ class Probe:
         self._sender.finish(self)
         self.watching = False
         self._searching.pop(self._key, None)
-
-
-class DeviceMoments:
-    """Turns CUDA events into seconds on the host's clock, each by the end of the step before it.
-
-    torch gives the time between two events as a float32 of milliseconds, which is coarse over minutes.
-    """
-
-    def __init__(self) -> None:
-        self._base: Any = None
-        self._base_s = 0.0
-
-    def seconds(self, torch: Any, begin: Any, stamps: Any, rows: Any) -> tuple[float, Any, Any]:
-        """Return a step's begin, stamps and rows with moments in s."""
-        if self._base is None:
-            torch.cuda.synchronize()
-            now = torch.cuda.Event(enable_timing=True)
-            now.record()
-            now.synchronize()
-            self._base = next(at for _, at in stamps if hasattr(at, "elapsed_time"))
-            self._base_s = clock.monotonic() - self._base.elapsed_time(now) / 1e3
-        moments = [
-            (kind, (self._at(at[0]), self._at(at[1])) if kind == "reduced" else self._at(at))
-            for kind, at in stamps
-        ]
-        first = self._at(begin)
-        self._base, self._base_s = stamps[-1][1], moments[-1][1]
-        return first, moments, rows
-
-    def _at(self, event: Any) -> float:
-        if isinstance(event, float):  # of the host, before the script's first model was seen
-            return event
-        return self._base_s + self._base.elapsed_time(event) / 1e3
-
-
-class Sender:
-    """A thread that sends what was stamped, so that the script never waits for the network."""
-
-    def __init__(self) -> None:
-        self.device = DeviceMoments()
-        self._sending = threading.Lock()
-        self._ended = threading.Event()
-        self._socket: socket.socket | None = None
-        self._answers: Any = None
-        self._remote = self._met = False  # whether the collector is on another host, and has ever answered
-
-    def start(self, probe: Probe) -> None:
-        """Begin to send."""
-        threading.Thread(target=self._run, args=(probe,), name="mlbench probe", daemon=True).start()
-
-    def finish(self, probe: Probe) -> None:
-        """Send the rest; the process ends."""
-        if (self._socket is not None or probe._count) and not self._ended.is_set():
-            self._ended.set()
-            self._flush(probe, wait=True)
-        self._close()
-
-    def _close(self) -> None:
-        if self._socket is not None:
-            self._answers.close()
-            self._socket.close()
-            self._socket = None
-
-    def _run(self, probe: Probe) -> None:
-        while not self._ended.wait(FLUSH_S if self._met else 0.0):
-            if not self._flush(probe, wait=False):
-                return
-
-    def _flush(self, probe: Probe, *, wait: bool) -> bool:
-        """Send what there is; return False once nobody takes it any more."""
-        with self._sending:
-            try:
-                if self._socket is None:
-                    self._connect(probe)
-                offset, error = self._offset()
-                now, complete = clock.monotonic(), self._taken(probe, wait=wait)
-                values = [probe.values.pop(0) for _ in probe.values[:]]
-                state = {"values": values, "notes": probe.notes(), "goal": probe.goal}
-                self._send(steps=complete, now=now, offset=offset, error=error, **state)
-                return True
-            except Exception as failure:
-                self._close()
-                if self._met and isinstance(failure, ConnectionError) and not self._ended.is_set():
-                    if not isinstance(failure, ConnectionRefusedError):
-                        return True  # the command may still be there
-                    if OTHERS in os.environ:
-                        os.kill(os.getpid(), signal.SIGTERM)  # it was killed: leave nothing behind
-                self._ended.set()
-                probe.fail(failure)
-                return False
-
-    def _taken(self, probe: Probe, *, wait: bool) -> list[steps.Step]:
-        try:
-            return probe.take(wait=wait)
-        except Exception as failure:
-            probe.fail(failure)
-            return []
-
-    def _connect(self, probe: Probe) -> None:
-        host, _, port = os.environ[ADDRESS].rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
-        self._answers = self._socket.makefile("rb")
-        self._send(token=os.environ.get(TOKEN, ""), **probe.describe())
-        self._remote = self._answer()["clock"] != clock.host_clock_id()
-        self._met = True
-
-    def _answer(self) -> Any:
-        line = self._answers.readline()
-        if not line:
-            raise ConnectionResetError("the collector has closed the connection")
-        return json.loads(line)
-
-    def _send(self, **message: Any) -> None:
-        assert self._socket is not None
-        self._socket.sendall(json.dumps(message).encode() + b"\n")
-
-    def _offset(self) -> tuple[float, float]:
-        """Return the seconds from this host's clock to the collector's, and how wrong they may be at most."""
-        if not self._remote:
-            return 0.0, 0.0
-        rounds = []
-        for _ in range(ROUNDS):
-            begin = clock.monotonic()
-            self._send(ping=True)
-            there = self._answer()["at"]
-            end = clock.monotonic()
-            rounds.append(((end - begin) / 2, there - (begin + end) / 2))
-        error, offset = min(rounds)
-        return offset, error
 
 
 def _rows(inputs: Any, *, deep: int = 2) -> int:

@@ -24,7 +24,7 @@ from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.config.goal import Goal
 from mlbench.config.identity import key
-from mlbench.script import child, intervals, probe, sources, summary
+from mlbench.script import child, intervals, probe, sender, sources, summary
 from mlbench.script.collector import Collector, Rank, _answer
 from mlbench.script.steps import Step, assemble
 from mlbench.studies.grid import parse
@@ -324,11 +324,11 @@ def test_a_script_ends_when_its_command_is_gone_and_not_with_a_connection(
 ) -> None:
     server, killed = socket.create_server(("127.0.0.1", 0)), threading.Event()
     server.settimeout(PATIENCE_S)
-    monkeypatch.setenv(probe.ADDRESS, f"127.0.0.1:{server.getsockname()[1]}")
+    monkeypatch.setenv(sender.ADDRESS, f"127.0.0.1:{server.getsockname()[1]}")
     monkeypatch.setattr(probe, "FLUSH_S", 0.01)
     monkeypatch.setattr(probe.os, "kill", lambda *_: killed.set())
     if by_command:
-        monkeypatch.setenv(probe.OTHERS, "")
+        monkeypatch.setenv(sender.OTHERS, "")
     watching = probe.Probe(torch)
     watching._sender.start(watching)
     for _ in range(2):
@@ -346,8 +346,8 @@ def test_a_failure_in_the_thread_that_sends_is_told() -> None:
     watching = probe.Probe(torch)
     watching.take = lambda **_: 1 / 0  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(probe.ADDRESS, collector.address)
-        patch.setenv(probe.TOKEN, collector.token)
+        patch.setenv(sender.ADDRESS, collector.address)
+        patch.setenv(sender.TOKEN, collector.token)
         watching._sender.start(watching)
         while not (collector.ranks and collector.ranks[0].notes):
             assert not watching._sender._ended.wait(0.01)
@@ -515,7 +515,7 @@ def test_torch_is_watched_also_where_another_package_has_looked_for_it(
     monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     monkeypatch.setattr(probe, "start", started.append)
-    monkeypatch.setenv(probe.ADDRESS, "127.0.0.1:9")
+    monkeypatch.setenv(sender.ADDRESS, "127.0.0.1:9")
     finders = len(sys.meta_path)
     probe.install()
     for _ in range(2):  # as transformers does

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from mlbench import clock
-from mlbench.script import probe
+from mlbench.script import probe, sender
 from mlbench.script.steps import Step
 
 FORWARD_S, BACKWARD_S = 1.0, 2.0
@@ -71,7 +71,7 @@ def moving(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def unsent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe.Sender, "start", lambda *_: None)
+    monkeypatch.setattr(sender.Sender, "start", lambda *_: None)
     monkeypatch.setattr(DataLoader, "__iter__", DataLoader.__iter__)
 
 
