@@ -21,8 +21,7 @@ from mlbench.analysis.chart import Axis, Chart, Trace
 from mlbench.config.errors import UserError
 from mlbench.record import format, run_folders
 from mlbench.report import render
-from mlbench.wings.prediction import model
-from mlbench.wings.prediction.command import PUBLISHED_TASKS, published_runs
+from mlbench.wings.prediction import model, published_runs
 from mlbench.wings.prediction.forecast import forecast, pairs, profile, transfer
 from mlbench.wings.prediction.model import Target
 
@@ -63,10 +62,10 @@ class Row:
 
 def studies() -> Iterator[Row]:
     """Predict each published study at the counts that were not fitted."""
-    for task in PUBLISHED_TASKS:
+    for task in published_runs.TASKS:
         for backend in ("nccl", "gloo", "mpi"):
             try:
-                runs = published_runs(task, backend=backend)
+                runs = published_runs.measurements(task, backend=backend)
             except UserError:
                 continue
             fit = model.fit(model.check(runs.only(FITTED)))
@@ -117,7 +116,9 @@ def elsewhere() -> Iterator[Row | str]:
     for task, hardware, workers, minutes in ELSEWHERE:
         case = f"{task}, {workers} x {hardware}"
         try:
-            (prediction,) = forecast(model.fit(published_runs(task)), [workers], Target(profile(hardware)))
+            (prediction,) = forecast(
+                model.fit(published_runs.measurements(task)), [workers], Target(profile(hardware))
+            )
         except UserError as refusal:
             yield f"{case} | refused: {str(refusal).partition(' (')[0]}"
             continue

@@ -15,7 +15,7 @@ from mlbench.analysis.chart import Axis, Chart, Trace, time_axis
 from mlbench.record import cost
 from mlbench.record.format import duration, usd
 from mlbench.report import render
-from mlbench.wings.prediction import command, forecast, model
+from mlbench.wings.prediction import command, forecast, model, published_runs
 from mlbench.wings.prediction.forecast import PredictedInterval
 from mlbench.wings.prediction.model import Measurements
 
@@ -31,7 +31,7 @@ BAND = 29  # a style that is drawn light blue, with a square in the legend
 
 def charts() -> list[Chart]:
     """Return time and cost to the goal over workers with their 95 % bands, and the parts of a step."""
-    runs = command.published_runs(TASK)
+    runs = published_runs.measurements(TASK)
     fit = model.fit(runs)
     forecasts = forecast.forecast(fit, command.worker_counts(fit, runs, MOST_WORKERS))
     counts = [prediction.workers for prediction in forecasts]

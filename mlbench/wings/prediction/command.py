@@ -11,13 +11,11 @@ from datetime import date
 from itertools import product
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 from mlbench.analysis.chart import Axis, Chart, Trace
 from mlbench.analysis.points import MedianEstimate
-from mlbench.analysis.published import load
 from mlbench.config.errors import UserError
-from mlbench.config.experiment import Price
 from mlbench.record import format, reader, run_folders
 from mlbench.record.format import counted, duration, percent, usd
 from mlbench.record.record import Record
@@ -25,16 +23,15 @@ from mlbench.report.charts.frontier import TICKS_S, FrontierPoint
 from mlbench.report.charts.frontier import frontier as frontier_chart
 from mlbench.terminal import tables
 from mlbench.terminal.args import JSON, OK, OUTPUT_ROOT, Args, Command, seconds, warn
-from mlbench.wings.prediction import forecast, model
+from mlbench.wings.prediction import forecast, model, published_runs
 from mlbench.wings.prediction.forecast import FURTHEST, WIDE, Forecast, HoldoutError, Offer, PredictedInterval
-from mlbench.wings.prediction.model import AS_MEASURED, Measurements, Model, NetworkCost, RunTimings, Target
+from mlbench.wings.prediction.model import AS_MEASURED, Measurements, Model, NetworkCost, Target
 
 WIDEST = 110  # columns of a sentence; longer lines are hard to read
 LOUD = 0.3  # relative noise; a 95 % interval then spans a factor of 3 where nothing is extrapolated
 MOST_REASONS = 4  # that one sentence names
 POOR_FIT = 0.1  # relative error at a fitted count from which it is reported
 PUBLISHED, STUDY = "published:", "study:"
-PUBLISHED_ON = "gcp_n1_t4"  # the profile of the node of the published runs
 FILTERS = {"task": "task", "backend": "backend", "on": "hardware"}  # setting: group of the experiment
 RATES = [f"{tier}_{field}" for tier in (model.NODE, model.BETWEEN) for field in model.FIELDS]
 MEANINGS = {
@@ -62,94 +59,6 @@ ORDER += ("cost", "speed-up", "speed-up interval", "communication")
 OFFER = ("hardware", "workers", "predicted", "95 % interval", "cost", "cost interval", "dominated")
 
 
-# --- the runs that MLBench published in 2021
-
-
-class PublishedTask(NamedTuple):
-    """What the table of published runs does not hold: data, batches and parameters of its tasks."""
-
-    epoch_samples: int | None  # None: never published; an epoch stands for a step, which changes units alone
-    batch: int
-    batch_grows: bool  # whether `batch` is a worker's
-    validations_an_epoch: int
-    gradient_bytes: int | None
-
-
-PUBLISHED_TASKS = {
-    # Sentence pairs and parameters: MLBench's unpublished post. Its model, so its gradients, were float16.
-    "gnmt": PublishedTask(3_975_116, 2048, False, 3, 160_671_297 * 2),
-    "transformer": PublishedTask(None, 131_072, False, 4, None),
-    # Images: CIFAR-10. Parameters: those of the code of 2021, with projection shortcuts.
-    "resnet20": PublishedTask(50_000, 128, True, 1, 272_474 * 4),
-}
-
-
-def published_runs(task: str, *, backend: str = "nccl") -> Measurements:
-    """Return the published runs of a task on a backend, at MLBench's prices of 2021: one T4 a node."""
-    if task not in PUBLISHED_TASKS:
-        hint = f"choose from {', '.join(PUBLISHED_TASKS)}"
-        raise UserError(f"no published runs of {task!r} to predict from", hint=hint)
-    rows = [row for row in load(task, study="mlbench-2021-runs") if row.label == "all-reduce"]
-    backends = sorted({str(row.backend) for row in rows} - {"all"})
-    if backend not in backends:
-        raise UserError(f"{task} was not published on {backend!r}", hint=f"choose from {', '.join(backends)}")
-    values: dict[int, dict[str, float]] = {}
-    for row in rows:
-        if row.workers and row.backend in (backend, "all"):
-            values.setdefault(row.workers, {})[row.metric] = row.value
-    shape = PUBLISHED_TASKS[task]
-    paid = [row for row in load(study="mlbench-prices") if row.date == "2021"]  # for the machine and its T4
-    price = Price(
-        usd_per_hour=sum(row.value for row in paid if row.metric == "price"),
-        usd_per_hour_spot=sum(row.value for row in paid if row.metric == "spot_price"),
-        date="2021-02-25",
-        source="MLBench's published prices, n1-standard-4 and T4",
-    )
-    notes = ["times are MLBench's own: sums over batches, without validation and waits for data"]
-    notes += ["one run per worker count was published"]
-    notes += [] if shape.epoch_samples else ["an epoch stands for a step, whose number was not published"]
-    return Measurements(
-        title=f"MLBench's published runs of {task} ({backend}, {rows[0].software}, {rows[0].date})",
-        task=task,
-        runs=tuple(_published_run(values[k], k, shape) for k in sorted(values)),
-        hardware=forecast.profile(PUBLISHED_ON).model_copy(update={"price": price}),
-        precision="fp32" if task == "resnet20" else "fp16",
-        gradient_bytes=shape.gradient_bytes,
-        backend=backend,
-        notes=tuple(notes),
-    )
-
-
-def _published_run(values: Mapping[str, float], workers: int, shape: PublishedTask) -> RunTimings:
-    # Translation validated after 30, 60 and 90 % of an epoch and at its end, and logged the last value twice;
-    # GNMT's ends of epochs were not counted as validations (3 per epoch), the Transformer's were (4).
-    epochs = validations = int(values["validations"])
-    if shape.validations_an_epoch > 1:
-        whole, part = divmod(validations - 2, shape.validations_an_epoch)
-        epochs = whole + min(1.0, 0.3 * (part + 1))
-    batch = shape.batch * (workers if shape.batch_grows else 1)
-    steps = epochs * shape.epoch_samples / batch if shape.epoch_samples else epochs
-    compute = values["forward"] + values["loss"] + values["backward"]
-    communication = values["communication"]
-    rest = values["train_time"] - compute - values["optimizer"] - communication - values["metrics"]
-    if workers == 1:  # nothing is sent, so this was waiting for the GPU
-        compute, communication = compute + communication, 0.0
-    return RunTimings(
-        workers=workers,
-        reached=True,
-        epochs=epochs,
-        steps=steps,
-        samples=steps * batch,
-        validations=validations,
-        compute_s=compute,
-        optimizer_s=values["optimizer"],
-        data_wait_s=values["metrics"],
-        communication_s=communication,
-        overlapped_s=0.0,  # reduced after backward
-        outside_s=rest,  # copies to the GPU and what no step covers
-    )
-
-
 # --- what a prediction is made from, and for what
 
 
@@ -160,10 +69,10 @@ def measurements(names: Sequence[str], output_root: Path, settings: Mapping[str,
         if len(names) > 1:
             raise UserError(f"{first} cannot be put together with {names[1]}", hint="give one of them")
         task = first.removeprefix(PUBLISHED)
-        for setting, only in (("task", task), ("on", PUBLISHED_ON)):
+        for setting, only in (("task", task), ("on", published_runs.HARDWARE)):
             if settings[setting] not in ("", only):
                 raise UserError(f"{setting}={settings[setting]}: {first} has runs of {only} alone")
-        return published_runs(task, backend=settings["backend"] or "nccl")
+        return published_runs.measurements(task, backend=settings["backend"] or "nccl")
     records = _records(names, output_root)
     title = " ".join(names)
     if not records:
@@ -488,7 +397,7 @@ SECTIONS = (
     (
         "STUDY",
         "The name of a study in output_root, the names of runs, or published:TASK with TASK one of "
-        f"{', '.join(PUBLISHED_TASKS)}: the runs that MLBench published in 2021.",
+        f"{', '.join(published_runs.TASKS)}: the runs that MLBench published in 2021.",
     ),
     (
         "model",

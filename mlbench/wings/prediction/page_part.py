@@ -8,7 +8,7 @@ from mlbench.record.record import Record
 from mlbench.report import tables
 from mlbench.report.charts import frontier
 from mlbench.report.page import PagePart
-from mlbench.wings.prediction import command, forecast, model
+from mlbench.wings.prediction import command, forecast, model, published_runs
 from mlbench.wings.prediction.forecast import FURTHEST
 from mlbench.wings.prediction.model import AS_MEASURED, Measurements
 
@@ -25,7 +25,7 @@ def part(records: Sequence[Record], *, title: str) -> PagePart | None:
 
 def published(today: date) -> list[PagePart]:
     """Return the predictions from the runs that MLBench published in 2021, at prices current on that day."""
-    several = [command.published_runs(task) for task in command.PUBLISHED_TASKS]
+    several = [published_runs.measurements(task) for task in published_runs.TASKS]
     titles = [f"{measurements.task}, from {measurements.title}" for measurements in several]
     parts = (_part(some, title, today) for some, title in zip(several, titles, strict=True))
     return list(filter(None, parts))

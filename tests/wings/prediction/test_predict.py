@@ -16,7 +16,7 @@ from worlds import World, as_record
 from mlbench import predict
 from mlbench.record import reader, run_folders, study
 from mlbench.terminal import completion
-from mlbench.wings.prediction import command, forecast, model
+from mlbench.wings.prediction import forecast, model, published_runs
 from mlbench.wings.prediction.forecast import leave_one_out
 from mlbench.wings.prediction.model import from_records
 
@@ -256,7 +256,7 @@ def test_all_profiles_are_cost_against_time(
 def test_of_two_equal_offers_one_is_dominated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlbench.wings.prediction.forecast.compose.choices", lambda group: ["gcp_n1_t4"] * 2)
     monkeypatch.setattr("mlbench.wings.prediction.forecast.DRAWS", 50)
-    fit = model.fit(command.published_runs("gnmt"))
+    fit = model.fit(published_runs.measurements("gnmt"))
     offers, _ = forecast.frontier(fit, [1, 2], model.AS_MEASURED, Today.today())
     best = [offer.forecast.workers for offer in offers if not offer.dominated]
     assert len(offers) == 4 and best and len(best) == len({*best})
@@ -268,7 +268,7 @@ def test_the_model_is_refitted_once_for_all_profiles_of_one_processor(
     monkeypatch.setattr("mlbench.wings.prediction.forecast.compose.choices", lambda group: OFFERED)
     monkeypatch.setattr("mlbench.wings.prediction.forecast.DRAWS", 50)
     forecast.resamples.cache_clear()
-    fit = model.fit(command.published_runs("gnmt"))
+    fit = model.fit(published_runs.measurements("gnmt"))
     offers, _ = forecast.frontier(fit, [1, 2, 4], model.AS_MEASURED, Today.today())
     assert forecast.resamples.cache_info().misses == 2  # on the measured processor, and on any other
     assert len({offer.hardware for offer in offers}) == 3

@@ -16,7 +16,7 @@ from worlds import NODE, World, as_record
 from mlbench.config.errors import UserError
 from mlbench.record.record import Record
 from mlbench.terminal.args import seconds
-from mlbench.wings.prediction import command, model
+from mlbench.wings.prediction import command, model, published_runs
 from mlbench.wings.prediction.forecast import (
     Forecast,
     HoldoutError,
@@ -731,7 +731,7 @@ def test_what_is_no_deadline(word: str) -> None:
 # --- the published runs
 
 
-runs_of = command.published_runs
+runs_of = published_runs.measurements
 
 
 @pytest.mark.parametrize("task", ["gnmt", "transformer", "resnet20"])
