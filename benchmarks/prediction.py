@@ -22,8 +22,9 @@ from mlbench.config.errors import UserError
 from mlbench.record import format, run_folders
 from mlbench.report import render
 from mlbench.wings.prediction import model, published_runs
-from mlbench.wings.prediction.forecast import forecast, pairs, profile, transfer
+from mlbench.wings.prediction.forecast import forecast
 from mlbench.wings.prediction.model import Target
+from mlbench.wings.prediction.processors import pairs, profile, transfer
 
 FITTED = [1, 2, 4]
 # min; MLPerf Training v0.7 to 24 BLEU and NVIDIA's example for 6 epochs (mlbench/analysis/tables)

@@ -23,7 +23,7 @@ from mlbench.report.charts.frontier import TICKS_S, FrontierPoint
 from mlbench.report.charts.frontier import frontier as frontier_chart
 from mlbench.terminal import tables
 from mlbench.terminal.args import JSON, OK, OUTPUT_ROOT, Args, Command, seconds, warn
-from mlbench.wings.prediction import forecast, model, published_runs
+from mlbench.wings.prediction import forecast, model, processors, published_runs
 from mlbench.wings.prediction.forecast import FURTHEST, WIDE, Forecast, HoldoutError, Offer, PredictedInterval
 from mlbench.wings.prediction.model import AS_MEASURED, Measurements, Model, NetworkCost, Target
 
@@ -101,7 +101,7 @@ def to_fit(everything: Measurements, counts: str) -> Measurements:
 def target(settings: Mapping[str, str], fitted: Measurements, output_root: Path) -> Target:
     """Return the node, with the fields given, the network as stated or as a run measured it, and spot."""
     spot, name, network = _spot(settings, fitted), settings["hardware"], settings["network"]
-    node = None if name in ("", "all") else forecast.profile(name)
+    node = None if name in ("", "all") else processors.profile(name)
     texts = {rate: text for rate in RATES if (text := settings[f"hardware.{rate}"])}
     rates = {rate: _positive(f"hardware.{rate}", text) for rate, text in texts.items()}
     if rates and name == "all":
@@ -329,14 +329,14 @@ def assumptions(fit: Model, other: Target) -> list[str]:
     """Return sentences on what was assumed of other hardware, of another network and of spot nodes."""
     sentences, runs, hardware, network = [], fit.measurements, other.hardware, other.network
     if runs.moved(hardware):
-        ratio, transfer = runs.speed_ratio(hardware), forecast.transfer()
+        ratio, transfer = runs.speed_ratio(hardware), processors.transfer()
         sentences.append(
             f"Compute and optimizer are scaled from {runs.hardware.name} to {hardware.name} by their stated "
             f"peaks ({runs.precision}), {ratio:.3g} to 1."
         )
         if runs.other_processor(hardware):
             sentences.append(
-                f"How far such a ratio was off in {len(forecast.pairs())} published pairs of processors is "
+                f"How far such a ratio was off in {len(processors.pairs())} published pairs of processors is "
                 f"part of the interval: a factor of {transfer.factor(ratio):.2g} either way "
                 f"(Student's t, df = {transfer.dof})."
             )

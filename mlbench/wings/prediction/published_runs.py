@@ -6,7 +6,7 @@ from typing import NamedTuple
 from mlbench.analysis.published import load
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Price
-from mlbench.wings.prediction import forecast
+from mlbench.wings.prediction import processors
 from mlbench.wings.prediction.model import Measurements, RunTimings
 
 HARDWARE = "gcp_n1_t4"  # the profile of the node of the published runs
@@ -59,7 +59,7 @@ def measurements(task: str, *, backend: str = "nccl") -> Measurements:
         title=f"MLBench's published runs of {task} ({backend}, {rows[0].software}, {rows[0].date})",
         task=task,
         runs=tuple(_run(values[k], k, shape) for k in sorted(values)),
-        hardware=forecast.profile(HARDWARE).model_copy(update={"price": price}),
+        hardware=processors.profile(HARDWARE).model_copy(update={"price": price}),
         precision="fp32" if task == "resnet20" else "fp16",
         gradient_bytes=shape.gradient_bytes,
         backend=backend,

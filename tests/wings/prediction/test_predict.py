@@ -16,7 +16,7 @@ from worlds import World, as_record
 from mlbench import predict
 from mlbench.record import reader, run_folders, study
 from mlbench.terminal import completion
-from mlbench.wings.prediction import forecast, model, published_runs
+from mlbench.wings.prediction import forecast, model, processors, published_runs
 from mlbench.wings.prediction.forecast import leave_one_out
 from mlbench.wings.prediction.model import from_records
 
@@ -274,7 +274,7 @@ def test_the_model_is_refitted_once_for_all_profiles_of_one_processor(
     assert len({offer.hardware for offer in offers}) == 3
     for offer in offers:
         alone = forecast.forecast(
-            fit, [offer.forecast.workers], model.Target(forecast.profile(offer.hardware))
+            fit, [offer.forecast.workers], model.Target(processors.profile(offer.hardware))
         )
         assert alone[0].time_s == offer.forecast.time_s and alone[0].cost_usd == offer.forecast.cost_usd
 

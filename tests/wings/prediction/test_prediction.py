@@ -28,9 +28,6 @@ from mlbench.wings.prediction.forecast import (
     held_out,
     leave_one_out,
     old_price,
-    pairs,
-    profile,
-    transfer,
 )
 from mlbench.wings.prediction.model import (
     Measurements,
@@ -41,6 +38,7 @@ from mlbench.wings.prediction.model import (
     check,
     from_records,
 )
+from mlbench.wings.prediction.processors import pairs, profile, transfer
 
 DRAWS = 250  # instead of 1,000: the ends of an interval move by 6 % between seeds instead of 3 %
 COUNTS = (1, 2, 4, 8, 16)
