@@ -66,6 +66,16 @@ def of_group(number: int) -> list[psutil.Process]:
     return group
 
 
+def with_variable(name: str) -> list[tuple[str, psutil.Process]]:
+    """Return (value, process) of all processes that have this environment variable."""
+    pairs = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if value := process.environ().get(name):
+                pairs.append((value, process))
+    return pairs
+
+
 def lives(process: psutil.Process) -> bool:
     """Return whether the process runs; one that has ended and was not waited for does not."""
     try:

@@ -17,7 +17,7 @@ import psutil
 
 from mlbench import clock
 from mlbench.clusters import control_groups
-from mlbench.clusters.processes import SERVERS, create_time, of_session
+from mlbench.clusters.processes import SERVERS, create_time, of_session, with_variable
 from mlbench.clusters.processes import end as end_processes
 from mlbench.record import temporary_folder
 
@@ -64,13 +64,7 @@ def marked(folder: Path) -> Iterator[None]:
 
 def processes(name: str | None = None) -> list[tuple[str, psutil.Process]]:
     """Return (owner, process) of all processes that have an owner; of one owner if it is given."""
-    pairs = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            mark = process.environ().get(MARK)
-            if mark and name in (None, mark):
-                pairs.append((mark, process))
-    return pairs
+    return [(mark, process) for mark, process in with_variable(MARK) if name in (None, mark)]
 
 
 def end(name: str, *, but: int | None = None) -> None:

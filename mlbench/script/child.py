@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
+import psutil
+
 from mlbench import clock
 from mlbench.clusters import processes
 from mlbench.config.errors import UserError
@@ -113,12 +115,12 @@ class Child:
         libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # before the fork
         (printed, end), (others, of_others) = os.pipe(), os.pipe()
         self._of_others = open(of_others, "wb")  # noqa: SIM115
-        apart = {sender.OTHERS: f"{os.fstat(end).st_ino} /proc/{os.getpid()}/fd/{of_others}"}
+        self._mark = f"{os.fstat(end).st_ino} /proc/{os.getpid()}/fd/{of_others}"
         try:
             self.process = subprocess.Popen(
                 arguments,
                 cwd=cwd,
-                env={**os.environ, **variables, **apart},
+                env={**os.environ, **variables, sender.OTHERS: self._mark},
                 stdin=stdin,
                 stdout=end,
                 stderr=end,
@@ -152,7 +154,7 @@ class Child:
         return None
 
     def end(self, signal_number: int | None = None) -> int:
-        """End the command and all processes of its group, by SIGTERM and SIGKILL; return its exit code.
+        """End the command and all that it has started, by SIGTERM and SIGKILL; return its exit code.
 
         signal_number: what this process got. They get it first and have GRACE_S to save their state; a
         KeyboardInterrupt, from one more signal, ends the wait.
@@ -166,6 +168,10 @@ class Child:
                 self._signal(number)
                 if self._ended(seconds, group=signal_number is not None):
                     break
+        # torchrun's ranks have groups of their own, and it would wait for them longer than END_S.
+        for process in [each for mark, each in processes.with_variable(sender.OTHERS) if mark == self._mark]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         self.finish()
         return self.wait(0) or 0
 

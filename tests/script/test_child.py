@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from commands import PATIENCE_S, until
 
@@ -105,6 +106,25 @@ def test_a_command_gets_the_signal_that_came_and_time_to_save_its_state(
     command, output = begun(SAVES, tmp_path)
     assert command.end(number) == 1
     assert output.log().decode() == f"saved after {number.name}\n"
+
+
+def test_a_rank_with_a_session_of_its_own_ends_with_its_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchrun's ranks have it: a signal to the launcher's group does not come to them."""
+    monkeypatch.setattr(child, "END_S", 0.1)
+    rank = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN); open('ready', 'w').close(); time.sleep(1e6)"
+    )
+    text = f"""
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.run([sys.executable, "-c", {rank!r}], start_new_session=True)
+"""
+    command, _ = begun(text, tmp_path)
+    assert command.end() == 128 + signal.SIGKILL
+    here = os.fspath(tmp_path)
+    until(lambda: [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == here] == [])
 
 
 def test_a_second_signal_ends_the_wait(tmp_path: Path) -> None:
