@@ -53,7 +53,7 @@ def describe() -> Node:
         nccl=nccl,
         environment=provenance.environment(),
         startup_code=startup_code.files(),
-        warnings=warnings(before_run=False),
+        warnings=warnings(),
     )
 
 
@@ -63,11 +63,8 @@ def usable_cpus() -> int:
     return max(1, math.floor(min(_affinity_cpus(), quota or math.inf)))
 
 
-def warnings(*, before_run: bool) -> list[str]:
-    """Return one sentence for each thing on this machine that makes times vary.
-
-    The load average counts only `before_run`; afterwards the run itself is most of it.
-    """
+def warnings() -> list[str]:
+    """Return one sentence for each thing on this machine that makes times vary, whatever else it does."""
     sentences = []
     cpu = ROOT / "sys/devices/system/cpu"
     governors = {_text(path) for path in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor")}
@@ -85,9 +82,6 @@ def warnings(*, before_run: bool) -> list[str]:
             "worker's addresses, which makes short steps slower: start Ray with "
             f"--object-store-memory={ray_env.OBJECT_STORE_BYTES}"
         )
-    load, cpus = os.getloadavg()[0], usable_cpus()
-    if before_run and load > cpus:
-        sentences.append(f"the load average was {load:.1f} on {cpus} CPUs before the run began")
     return sentences
 
 

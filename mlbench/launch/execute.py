@@ -260,7 +260,7 @@ def run_start(
         begun=begun,
         submitted=submitted(),
         deviations=list(experiment.deviations),
-        warnings=node.warnings(before_run=True),
+        warnings=node.warnings(),
         software=provenance.software(),
     )
 

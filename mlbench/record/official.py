@@ -127,7 +127,7 @@ def reasons(
         sentences += [f"{field} is not the reference's, and no deviation says so" for field in fields]
     sentences += _of_code(start, result.nodes, frozen)
     sentences += _of_environment(start, result.nodes)
-    sentences += [
+    sentences += [  # of logs until 0.2.0; since then what other processes used is measured, a caveat
         f"the machine was busy: {warning}" for warning in start.warnings if "load average" in warning
     ]
     sentences += [f"caveat: {caveat}" for caveat in caveats]

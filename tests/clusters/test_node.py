@@ -181,8 +181,9 @@ def test_a_real_gpu_has_a_driver_memory_cuda_and_nccl():
     assert host.nccl is None or host.nccl[0].isdigit()
 
 
-def test_a_quiet_machine_has_no_warnings(root, monkeypatch):
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.4, 9.0, 9.0))
+def test_a_machine_of_one_speed_has_no_warnings(root, monkeypatch):
+    """Nor has one whose load average is that of the run before this one."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
     root(
         [
             ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance"),
@@ -190,7 +191,7 @@ def test_a_quiet_machine_has_no_warnings(root, monkeypatch):
             ("sys/devices/system/cpu/smt/active", "0"),
         ]
     )
-    assert node.warnings(before_run=True) == []
+    assert node.warnings() == []
 
 
 @pytest.mark.parametrize(
@@ -202,8 +203,7 @@ def test_a_quiet_machine_has_no_warnings(root, monkeypatch):
         ("smt/active", "1", "SMT is on"),
     ],
 )
-def test_each_source_of_noise_is_one_sentence(root, monkeypatch, path, text, sentence):
-    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
+def test_each_source_of_noise_is_one_sentence(root, path, text, sentence):
     root(
         [
             ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance"),
@@ -212,7 +212,7 @@ def test_each_source_of_noise_is_one_sentence(root, monkeypatch, path, text, sen
     )
     (warning,) = node.describe().warnings
     assert sentence in warning
-    assert node.warnings(before_run=False) == [warning]
+    assert node.warnings() == [warning]
 
 
 @pytest.mark.parametrize(
@@ -231,16 +231,8 @@ def test_a_large_object_store_above_torch_is_a_warning(root, torch, store, libc,
         "7ffc54a00000-7ffc54a21000 rw-p 00000000 00:00 0 [stack]",
     )
     root([("proc/self/maps", "\n".join(lines))])
-    messages = node.warnings(before_run=False)
+    messages = node.warnings()
     assert len(messages) == warnings
     assert all(
         "object store of 7.0 GiB lies between torch's code and Python's" in message for message in messages
     )
-
-
-def test_load_is_a_warning_only_before_the_run_makes_its_own(root, monkeypatch):
-    cpus = node.usable_cpus()
-    monkeypatch.setattr(os, "getloadavg", lambda: (cpus + 0.5, 0.0, 0.0))
-    (warning,) = node.warnings(before_run=True)
-    assert f"{cpus + 0.5:.1f} on {cpus} CPUs" in warning
-    assert node.warnings(before_run=False) == []

@@ -12,6 +12,7 @@ import pytest
 import studies
 import yaml
 import zips
+from conftest import ROOT
 from driven import sealed
 
 import mlbench
@@ -73,6 +74,11 @@ def test_a_later_version_accepts_and_ranks_what_a_release_measured(
     edited_record(release)
     code, output = checked(release, capsys)
     assert code == 1 and "check it with mlbench 0.2.0, which measured it" in output
+
+
+def test_the_submissions_of_this_repository_are_accepted(capsys: Any) -> None:
+    """Real runs of releases, each derived from its log anew."""
+    assert results.main(["check", str(ROOT / "submissions")]) == 0, capsys.readouterr().out
 
 
 def test_the_comment_of_a_pull_request_is_a_table(tmp_path: Path, capsys: Any) -> None:
