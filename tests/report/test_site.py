@@ -96,6 +96,8 @@ def test_the_leaderboard_is_readable_on_every_width(tmp_path: Path, width: int, 
             "1 2",  # the sample's
             "2 1",
         ]
+        figures = "[...document.querySelectorAll('.group')].map(s => s.querySelectorAll('figure').length)"
+        assert browser.ask(figures)[:3] == [0, 1, 1]  # of one point there is no curve
         assert browser.ask("document.documentElement.scrollWidth") <= width
         assert axe(browser) == [] and browser.errors() == [] and browser.requests() == [index.as_uri()]
         save(browser, name)
