@@ -325,8 +325,8 @@ def test_a_script_ends_when_its_command_is_gone_and_not_with_a_connection(
     server, killed = socket.create_server(("127.0.0.1", 0)), threading.Event()
     server.settimeout(PATIENCE_S)
     monkeypatch.setenv(sender.ADDRESS, f"127.0.0.1:{server.getsockname()[1]}")
-    monkeypatch.setattr(probe, "FLUSH_S", 0.01)
-    monkeypatch.setattr(probe.os, "kill", lambda *_: killed.set())
+    monkeypatch.setattr(sender, "FLUSH_S", 0.01)
+    monkeypatch.setattr(sender.os, "kill", lambda *_: killed.set())
     if by_command:
         monkeypatch.setenv(sender.OTHERS, "")
     watching = probe.Probe(torch)
