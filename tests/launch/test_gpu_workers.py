@@ -17,12 +17,13 @@ import os, sys
 from pathlib import Path
 from unittest import mock
 
-from mlbench.clusters import ray_env
+from mlbench.clusters import ray_env, reaper
 from mlbench import clock
 from mlbench.record import temporary_folder
 from mlbench.config.compose import compose
 
 folder = Path(sys.argv[1])
+os.environ.update(reaper.environment())  # marks the processes of its Ray
 ray_env.require_token()
 ray_env.disable_background_work()
 ray_env.stay_on_loopback()
@@ -57,6 +58,8 @@ LeanTrainer(
     scaling_config=ScalingConfig(num_workers=2, use_gpu=True, resources_per_worker={"CPU": 1, "GPU": 1}),
     run_config=RunConfig(name="gpus", storage_path=str(folder / "ray")),
 ).fit()
+ray.shutdown()
+reaper.end(reaper.owner(), but=os.getpid())  # a controller was seen to outlive its Ray
 """
 
 
