@@ -1,4 +1,4 @@
-"""Makes notebooks/sample of a study that was really measured: `python tools/sample.py OUTPUT_ROOT`.
+"""Makes a sample of a study that was really measured: `python tools/sample.py OUTPUT_ROOT [STUDY FOLDER]`.
 
 Of each run it takes the event log and the record that follows from it, of the study plan and log. Only paths
 are shortened: to `runs`, `data` and the last part of a command; the log is sealed anew.
@@ -21,25 +21,25 @@ MOST_BYTES = (
 )
 
 
-def main(output_root: str) -> None:
-    source = Path(output_root).absolute()
-    plan = study.load(study.folder(source, STUDY))
-    assert plan is not None, f"{source} has no study {STUDY}"
+def main(output_root: str, name: str = STUDY, to: str = "") -> None:
+    source, target = Path(output_root).absolute(), Path(to) if to else SAMPLE
+    plan = study.load(study.folder(source, name))
+    assert plan is not None, f"{source} has no study {name}"
     runs = study.records(plan, source)
     busy = [run.run_id for run in runs if run.disturbances]
     assert not busy, f"measured on a machine that did something else: {busy}"
     for run in runs:
         outcome, why = reader.verdict(source / run.run_id)
         assert outcome == reader.VERDICTS[0], f"{run.run_id}: {outcome}: {why}"
-    shutil.rmtree(SAMPLE, ignore_errors=True)
+    shutil.rmtree(target, ignore_errors=True)
     for run in runs:
-        _take(source / run.run_id, SAMPLE / run.run_id, source, run.experiment.data_root)
-    folder = study.folder(SAMPLE, STUDY)
+        _take(source / run.run_id, target / run.run_id, source, run.experiment.data_root)
+    folder = study.folder(target, name)
     folder.mkdir(parents=True)
-    for name in (study.PLAN, study.LOG):
-        text = (study.folder(source, STUDY) / name).read_text()
-        (folder / name).write_text(text.replace(str(source), "runs"))
-    print(f"{len(runs)} runs in {SAMPLE}")
+    for file in (study.PLAN, study.LOG):
+        text = (study.folder(source, name) / file).read_text()
+        (folder / file).write_text(text.replace(str(source), "runs"))
+    print(f"{len(runs)} runs in {target}")
 
 
 def _take(folder: Path, to: Path, output_root: Path, data_root: Path) -> None:

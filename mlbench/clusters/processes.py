@@ -66,13 +66,14 @@ def of_group(number: int) -> list[psutil.Process]:
     return group
 
 
-def with_variable(name: str) -> list[tuple[str, psutil.Process]]:
-    """Return (value, process) of all processes that have this environment variable."""
+def with_variable(name: str, value: str | None = None) -> list[tuple[str, psutil.Process]]:
+    """Return (value, process) of all processes that have this environment variable, or this value of it."""
     pairs = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if value := process.environ().get(name):
-                pairs.append((value, process))
+            text = process.environ().get(name)
+            if text and value in (None, text):
+                pairs.append((text, process))
     return pairs
 
 
@@ -107,6 +108,13 @@ def runs(pid: int, created: float | None) -> bool:
     return created is not None and create_time(pid) == created
 
 
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """Kill these processes; some may have ended."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
 def end(processes: Collection[psutil.Process]) -> None:
     """Wait STOP_S for processes that were told to end, and kill those that have not."""
     # Where nobody reaps orphans (a container without init) an ended process stays as a zombie.
@@ -114,6 +122,4 @@ def end(processes: Collection[psutil.Process]) -> None:
     while waits and any(lives(process) for process in processes):
         time.sleep(0.1)
         waits -= 1
-    for process in filter(lives, processes):
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+    kill(filter(lives, processes))

@@ -17,7 +17,7 @@ import psutil
 
 from mlbench import clock
 from mlbench.clusters import control_groups
-from mlbench.clusters.processes import SERVERS, create_time, of_session, with_variable
+from mlbench.clusters.processes import SERVERS, create_time, kill, of_session, with_variable
 from mlbench.clusters.processes import end as end_processes
 from mlbench.record import temporary_folder
 
@@ -64,7 +64,7 @@ def marked(folder: Path) -> Iterator[None]:
 
 def processes(name: str | None = None) -> list[tuple[str, psutil.Process]]:
     """Return (owner, process) of all processes that have an owner; of one owner if it is given."""
-    return [(mark, process) for mark, process in with_variable(MARK) if name in (None, mark)]
+    return with_variable(MARK, name)
 
 
 def end(name: str, *, but: int | None = None) -> None:
@@ -77,9 +77,7 @@ def end(name: str, *, but: int | None = None) -> None:
     empty_scans = 0  # in a row; one proves nothing: a process that is just being executed has no environment
     while empty_scans < 2 and clock.monotonic() < deadline:
         running = {process for _, process in processes(name) if process.pid != but}
-        for process in running:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        kill(running)
         end_processes(running)
         for process in running:  # an ended child that nobody waited for holds its control group
             with suppress(psutil.TimeoutExpired):
@@ -149,9 +147,7 @@ def _removed(folder: Path) -> bool:
         with suppress(psutil.Error):
             if process.name() == SERVERS[0]:
                 return False
-    for process in left:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+    kill(left)
     end_processes(left)
     temporary_folder.remove(folder)
     return True

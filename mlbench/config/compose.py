@@ -139,7 +139,8 @@ def undeclared(recorded: Mapping[str, Any], declared: Sequence[Deviation]) -> li
 
 
 def _reference_differences(recorded: Mapping[str, Any]) -> tuple[Deviation, ...]:
-    task, free = recorded["task"], ("cluster", "network")  # their fields
+    task = recorded["task"]
+    free = ("cluster", "network")  # groups whose fields are all free in the closed division
     values = [f"{group}={recorded[group]['name']}" for group in plugins.GROUPS if group not in free]
     layers = {"scale": recorded["scale"], "task.recipe": task["recipe"], "task.dataset": task["dataset"]}
     reference = compose([*values, *(f"{name}={value}" for name, value in layers.items())])

@@ -173,8 +173,8 @@ def _ranked(some: Sequence[LeaderboardEntry]) -> PagePart:
     chart = Chart.of(
         "time", "Time to accuracy over workers", about="", x=worker_axis(workers), y=y, traces=traces
     )
-    several = chart if len(timed) > 1 else None  # one point is in the table
-    return PagePart(some[0].section, some[0].point.task, Table(RANKED, rows), several, _answer(timed))
+    curve = chart if len(timed) > 1 else None  # one point is in the table
+    return PagePart(some[0].section, some[0].point.task, Table(RANKED, rows), curve, _answer(timed))
 
 
 def _answer(timed: Sequence[LeaderboardEntry]) -> str:

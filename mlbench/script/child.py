@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-import psutil
-
 from mlbench import clock
 from mlbench.clusters import processes
 from mlbench.config.errors import UserError
@@ -169,9 +167,7 @@ class Child:
                 if self._ended(seconds, group=signal_number is not None):
                     break
         # torchrun's ranks have groups of their own, and it would wait for them longer than END_S.
-        for process in [each for mark, each in processes.with_variable(sender.OTHERS) if mark == self._mark]:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        processes.kill(process for _, process in processes.with_variable(sender.OTHERS, self._mark))
         self.finish()
         return self.wait(0) or 0
 

@@ -127,6 +127,16 @@ subprocess.run([sys.executable, "-c", {rank!r}], start_new_session=True)
     until(lambda: [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == here] == [])
 
 
+def test_the_end_of_a_command_leaves_another_alone(tmp_path: Path) -> None:
+    sleeps = "import time; open('ready', 'w').close(); time.sleep(1e6)"
+    for name in ("ended", "other"):
+        (tmp_path / name).mkdir()
+    (ended, _), (other, _) = (begun(sleeps, tmp_path / name) for name in ("ended", "other"))
+    ended.end()
+    assert other.wait(0) is None
+    assert other.end() == 128 + signal.SIGTERM
+
+
 def test_a_second_signal_ends_the_wait(tmp_path: Path) -> None:
     def again() -> None:
         until((tmp_path / "told").exists)

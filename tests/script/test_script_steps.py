@@ -90,6 +90,12 @@ def test_each_micro_batch_has_a_backward_pass_and_a_transfer(next_one: str) -> N
     assert sum(getattr(step, name) for name in DURATIONS) == step.end - step.begin == 61.0
 
 
+def test_a_transfer_ends_at_the_latest_where_the_next_part_does() -> None:
+    late = [("reduced", (14.0, 19.0)) if stamp == ("reduced", (14.0, 17.0)) else stamp for stamp in STAMPS]
+    step = assemble(late, begin=0.5, rows=1)
+    assert (step.transfer, step.optimizer) == (4.0, 2.0)
+
+
 def test_time_before_a_forward_pass_without_gradients_is_a_validation() -> None:
     step = assemble([("validation_end", 10.0), *((kind, _later(at)) for kind, at in STAMPS)], begin=0, rows=1)
     assert (step.validation, step.gap, step.data_wait) == (10.0, 104.0, 2.0)
@@ -315,6 +321,17 @@ def test_what_of_the_steps_is_to_be_doubted_is_said() -> None:
     assert summary.coverage(collector) == {"steps": 1, "warnings": expected}
     collector.ranks[0].notes = ["apart", "data"]
     assert summary.coverage(collector)["warnings"][0] == summary.MISSING["apart"]
+    collector.close()
+
+
+def test_a_validation_before_each_second_step_is_not_one_before_most() -> None:
+    collector = Collector("127.0.0.1", metric="none", goal=None)
+    validated = assemble([("validation_end", 1.0), ("forward", 1.5), ("step", 2.0)], begin=0.0, rows=4)
+    alone = assemble([("forward", 2.5), ("step", 3.0)], begin=2.0, rows=4)
+    collector.ranks[0] = Rank({"rank": 0, "goal": {}}, steps=[validated, alone], notes=["data", "forward"])
+    collector.world = 1
+    collector.take(final=True)
+    assert summary.coverage(collector) == {"steps": 2, "warnings": []}
     collector.close()
 
 

@@ -502,6 +502,7 @@ def test_the_pairs_are_those_of_the_tables() -> None:
     assert sorted(pair.speedup for pair in pairs()) == pytest.approx(sorted(speedups))
     amp, tf32 = 312 / 125, 156 / 15.7
     assert {round(pair.peaks, 9) for pair in pairs()} == {round(amp, 9), round(tf32, 9)}
+    assert transfer().dof == len({pair.task for pair in pairs()}) - 1
 
 
 def test_an_equal_peak_of_another_processor_is_no_certainty() -> None:
