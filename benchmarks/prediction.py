@@ -4,14 +4,18 @@
 
 Prints the table of docs/prediction.md. Studies are fitted at 1, 2 and 4 workers; a pair of processors is
 predicted with the error that all other pairs show. `--study NAME`, of this machine at three worker counts or
-more, adds each count predicted from the others, e.g. of the study that this measures on two cores:
+more, adds each count predicted from the others, `--links FITTED OTHER ...` what studies over other emulated
+links took, predicted from the first, e.g. of the studies that these measure on two cores:
 
     python -m mlbench.sweep study=quick workers=2,3,4 network=1gbit_1ms network.cpus=0.4
+    python -m mlbench.sweep study=links task=logreg,resnet20 workers=2,4 hardware.threads_per_worker=1 \\
+        network=1gbit_1ms network.cpus=0.4 network.delay_ms=0.5,5 repeats=2
 
 The row of spot nodes is what `python benchmarks/spot.py` prints.
 """
 
 import argparse
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +24,11 @@ from statistics import median
 from mlbench.analysis.chart import Axis, Chart, Trace
 from mlbench.config.errors import UserError
 from mlbench.record import format, run_folders
+from mlbench.record.record import Record
 from mlbench.report import render
 from mlbench.wings.prediction import model, published_runs
-from mlbench.wings.prediction.forecast import forecast
-from mlbench.wings.prediction.model import Target
+from mlbench.wings.prediction.forecast import Forecast, forecast
+from mlbench.wings.prediction.model import NetworkCost, Target
 from mlbench.wings.prediction.processors import pairs, profile, transfer
 
 FITTED = [1, 2, 4]
@@ -71,33 +76,50 @@ def studies() -> Iterator[Row]:
                 continue
             fit = model.fit(model.check(runs.only(FITTED)))
             for prediction in forecast(fit, [k for k in runs.counts if k > max(FITTED)]):
-                low, high = prediction.time_s.low or 0.0, prediction.time_s.high or float("inf")
                 case = f"{task}, {backend}, {prediction.workers} workers"
-                yield Row(
-                    "study",
-                    case,
-                    "s",
-                    prediction.time_s.value,
-                    low,
-                    high,
-                    tuple(runs.times(prediction.workers)),
-                )
+                yield row("study", case, prediction, runs.times(prediction.workers))
+
+
+def row(group: str, case: str, prediction: Forecast, measured: Sequence[float]) -> Row:
+    """Return a predicted time to accuracy beside the measured ones, in s."""
+    time = prediction.time_s
+    return Row(group, case, "s", time.value, time.low or 0.0, time.high or math.inf, tuple(measured))
 
 
 def own(names: Sequence[str], output_root: Path) -> Iterator[Row]:
     """Predict each worker count of studies of this machine from their other counts, task by task."""
     for name in names:
-        records = run_folders.study(output_root, name)
-        for task in dict.fromkeys(run.experiment.task.name for run in records):
-            runs = model.from_records(
-                [run for run in records if run.experiment.task.name == task], title=name
-            )
+        for task, records in by_task(run_folders.study(output_root, name)).items():
+            runs = model.from_records(records, title=name)
             for k in runs.counts if len(runs.counts) > 2 else ():
                 rest = runs.only([count for count in runs.counts if count != k])
-                (row,) = forecast(model.fit(model.check(rest)), [k])
-                low, high = row.time_s.low or 0.0, row.time_s.high or float("inf")
+                (prediction,) = forecast(model.fit(model.check(rest)), [k])
                 case = f"{name}, {task}, {format.counted(k, 'worker')} from {_list(rest.counts)}"
-                yield Row("own", case, "s", row.time_s.value, low, high, (median(runs.times(k)),))
+                yield row("own", case, prediction, [median(runs.times(k))])
+
+
+def links(fitted: str, others: Sequence[str], output_root: Path) -> Iterator[Row]:
+    """Predict what studies over other emulated links took from the runs of one study."""
+    records = [run for name in others for run in run_folders.study(output_root, name)]
+    for task, runs in by_task(run_folders.study(output_root, fitted)).items():
+        fit = model.fit(model.check(model.from_records(runs, title=fitted)))
+        for network in dict.fromkeys(run.experiment.network for run in records):
+            here = [run for run in by_task(records).get(task, []) if run.experiment.network == network]
+            if not here:
+                continue
+            measured = model.from_records(here, title=str(network))
+            node = measured.hardware
+            link = NetworkCost.stated(f"{node.network_gbit_per_s:g}gbit,{node.network_us:g}us")
+            for prediction in forecast(fit, measured.counts, Target(network=link)):
+                k = prediction.workers
+                yield row("link", f"{task}, {k} hosts, {network}", prediction, [median(measured.times(k))])
+
+
+def by_task(records: Sequence[Record]) -> dict[str, list[Record]]:
+    tasks: dict[str, list[Record]] = {}
+    for run in records:
+        tasks.setdefault(run.experiment.task.name, []).append(run)
+    return tasks
 
 
 def _list(counts: Sequence[int]) -> str:
@@ -123,8 +145,7 @@ def elsewhere() -> Iterator[Row | str]:
         except UserError as refusal:
             yield f"{case} | refused: {str(refusal).partition(' (')[0]}"
             continue
-        low, high = prediction.time_s.low or 0.0, prediction.time_s.high or float("inf")
-        yield Row("elsewhere", case, "s", prediction.time_s.value, low, high, tuple(60 * m for m in minutes))
+        yield row("elsewhere", case, prediction, [60 * m for m in minutes])
 
 
 def chart(rows: list[Row]) -> Chart:
@@ -134,7 +155,7 @@ def chart(rows: list[Row]) -> Chart:
     ticks = tuple((float(s), format.duration(s)) for s in TICKS_S)
     limits = min(ends), max(ends)
     traces = [Trace("predicted = measured", list(limits), list(limits), style=5)]
-    kinds = (("MLBench's studies", "study"), ("ours", "own"), ("other hardware and software", "elsewhere"))
+    kinds = (("MLBench's studies", "study"), ("ours", "own"), ("ours, other links", "link"), ("other hardware and software", "elsewhere"))
     for style, (name, group) in enumerate(kinds, start=1):
         points = [(m, row) for row, m in drawn if row.group == group]
         xs, ys = [m for m, _ in points], [row.predicted for _, row in points]
@@ -153,26 +174,27 @@ def main() -> None:
     parser.add_argument(
         "--study", action="append", default=[], help="of this machine, at three counts or more"
     )
+    parser.add_argument("--links", nargs="+", default=[], metavar="STUDY", help="fitted, then predicted ones")
     parser.add_argument("--output-root", type=Path, default=Path("runs"))
     args = parser.parse_args()
     groups: dict[str, list[Row | str]] = {
         "studies": list(studies()),
         "own": list(own(args.study, args.output_root)),
+        "links": list(links(args.links[0], args.links[1:], args.output_root)) if args.links else [],
         "pairs": list(processors()),
         "elsewhere": list(elsewhere()),
     }
     print("| case | predicted | 95 % interval | measured | inside |\n|---|--:|--:|--:|---|")
-    for row in (row for rows in groups.values() for row in rows):
-        print(f"| {row} | | | |" if isinstance(row, str) else f"| {' | '.join(row.cells())} |")
+    for line in (line for rows in groups.values() for line in rows):
+        print(f"| {line} | | | |" if isinstance(line, str) else f"| {' | '.join(line.cells())} |")
     print()
     for name, rows in groups.items():
-        values = [row.inside for row in rows if isinstance(row, Row)]
+        values = [line.inside for line in rows if isinstance(line, Row)]
         if values:
             print(f"- {name}: {sum(values)} of {len(values)} inside, nominal 95 %")
     if args.picture:
-        render.save(
-            [chart([row for rows in groups.values() for row in rows if isinstance(row, Row)])], args.picture
-        )
+        drawn = [line for rows in groups.values() for line in rows if isinstance(line, Row)]
+        render.save([chart(drawn)], args.picture)
 
 
 if __name__ == "__main__":

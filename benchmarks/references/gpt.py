@@ -48,7 +48,7 @@ class Decoder(nn.Module):
         super().__init__()
         width = config.d_model
         self.embedding = nn.Embedding(config.vocabulary, width)
-        self.place = nn.Embedding(config.context, width)
+        self.positions = nn.Embedding(config.context, width)
         self.layers = nn.ModuleList(Layer(width, config.heads, attention) for _ in range(config.layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, config.vocabulary, bias=False)
@@ -61,7 +61,7 @@ class Decoder(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return logits [n, t, vocabulary]."""
-        x = self.embedding(tokens) + self.place(torch.arange(tokens.shape[1], device=tokens.device))
+        x = self.embedding(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for layer in self.layers:
             x = layer(x)
         return self.head(self.norm(x))

@@ -7,6 +7,7 @@ from typing import Any
 from mlbench import clock
 from mlbench.clusters import node
 from mlbench.clusters.connection import Connection, WorkerResources
+from mlbench.config import plugins
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.record import cost
@@ -136,6 +137,8 @@ def worker_resources(experiment: Experiment, nodes: list[dict[str, float]]) -> W
             f"workers={workers} is {workers / max(1, capacity):g} workers per CPU on {capacity} CPUs",
             hint=f"workers={CROWD * capacity - 1} or fewer; cluster.oversubscribe=force insists",
         )
+    if experiment.network.emulated:
+        return plugins.emulator().resources(experiment)
     workers_per_node = hardware.workers_per_node
     if workers_per_node and workers > workers_per_node * len(nodes) and not allow_oversubscription:
         raise UserError(

@@ -49,9 +49,8 @@ class Network(BaseModel):
         parts += [f"loss {self.loss_percent:g} %"] if self.loss_percent else []
         parts += [f"{self.cpus:g} CPUs a host"] if self.cpus else []
         if self.racks > 1:
-            parts.append(
-                f"{self.racks} racks at {_rate(self.rack_bandwidth_mbit_s or self.bandwidth_mbit_s)}"
-            )
+            rate = _rate(self.rack_bandwidth_mbit_s or self.bandwidth_mbit_s)
+            parts.append(f"{self.racks} racks at {rate} and {self.rack_delay_ms:g} ms more")
         if self.slow_rank is not None:
             slow = [_rate(self.slow_bandwidth_mbit_s)] if self.slow_bandwidth_mbit_s else []
             slow += [f"{self.slow_cpus:g} CPUs"] if self.slow_cpus else []

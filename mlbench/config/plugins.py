@@ -139,6 +139,7 @@ def emulator() -> ModuleType:
     """Import the module that emulates networks; UserError where no installed package, or two, have one.
 
     - connect(experiment): a context manager that yields the Connection to a Ray on emulated hosts.
+    - resources(experiment): the WorkerResources that a worker gets of its host.
     - faults(experiment): yields a sentence for each value that they cannot have.
     """
     values = [point.value for point in _points(EMULATORS)]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from mlbench.config.experiment import Experiment
 from mlbench.wings.emulation.ray_hosts import connect as connect
+from mlbench.wings.emulation.ray_hosts import resources as resources
 
 
 def faults(experiment: Experiment) -> Iterator[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from mlbench import clock
 from mlbench.clusters import node, persistent, ray_env, reaper
-from mlbench.clusters.connection import Connection
+from mlbench.clusters.connection import Connection, WorkerResources
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.record import temporary_folder
@@ -69,7 +69,8 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
             for host in range(len(emulation.hosts)):
                 _start_host(experiment, emulation, host, folder)
             yield Connection(
-                **_resources(experiment),
+                **vars(resources(experiment)),
+                label_selector=_hosts(experiment),
                 host=HEAD,
                 job_id=ray.get_runtime_context().get_job_id(),
                 node_ids=[each["NodeID"] for each in ray.nodes() if each["Alive"]],
@@ -81,22 +82,21 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
             reaper.end(reaper.owner(), but=emulation.process.pid if emulation.process else None)
 
 
-def _resources(experiment: Experiment) -> dict[str, Any]:
-    """Return what each worker gets: a place on its host, and an equal part of the host's CPUs."""
+def resources(experiment: Experiment) -> WorkerResources:
+    """Return what each worker gets: an equal part of the CPUs of its host."""
     network, workers, machine = experiment.network, experiment.workers, node.usable_cpus()
     hosts = topology.hosts(network, workers)
     cpus = network.cpus or machine / hosts  # of a host
     threads = experiment.hardware.threads_per_worker or max(1, int(cpus * hosts / workers))
-    places = [{LABEL: str(topology.host_of(rank, network, workers))} for rank in range(workers)]
     # A host of less than one CPU has a slower CPU: its quota is its own, however many hosts there are.
     shared = workers * threads > hosts * max(1.0, cpus) if network.cpus else workers * threads > machine
-    return {
-        "resources": {"CPU": 1.0},
-        "placement": "PACK",
-        "threads": threads,
-        "oversubscribed": shared or cpus * hosts > machine,
-        "label_selector": places,
-    }
+    return WorkerResources({"CPU": 1.0}, "PACK", threads, shared or cpus * hosts > machine)
+
+
+def _hosts(experiment: Experiment) -> list[dict[str, str]]:
+    """Return the label of each rank's host."""
+    network, workers = experiment.network, experiment.workers
+    return [{LABEL: str(topology.host_of(rank, network, workers))} for rank in range(workers)]
 
 
 def _start_head(switch: Namespace, folder: Path) -> None:

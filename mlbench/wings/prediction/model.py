@@ -18,6 +18,7 @@ from mlbench.analysis import pooling
 from mlbench.analysis.points import by_configuration, series
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Hardware
+from mlbench.config.network import Network
 from mlbench.record.format import counted
 from mlbench.record.phases import PHASES, exposed
 from mlbench.record.record import Record
@@ -204,13 +205,25 @@ def from_records(records: Sequence[Record], *, title: str) -> Measurements:
         title=title,
         task=first.task.name,
         runs=tuple(map(_timings, fitted)),
-        hardware=first.hardware,
+        hardware=_with_link(first.hardware, first.network),
         precision=getattr(first.task, "precision", None) or "fp32",
         gradient_bytes=fitted[0].gradient_bytes if fitted else None,
         backend=first.backend.name,
         network=f"network={first.network.name} ({first.network})" if first.network.emulated else None,
         left_out=tuple(f"{run.run_id} ({run.workers} workers) {why}" for run, why in excluded),
     )
+
+
+def _with_link(hardware: Hardware, network: Network) -> Hardware:
+    """Return the profile with an emulated network as its link between nodes: the slowest, as rings wait for it."""
+    if not network.emulated:
+        return hardware
+    rates = [network.bandwidth_mbit_s, network.bandwidth_down_mbit_s, network.slow_bandwidth_mbit_s]
+    delay_ms = network.delay_ms
+    if network.racks > 1:
+        rates, delay_ms = [*rates, network.rack_bandwidth_mbit_s], delay_ms + network.rack_delay_ms
+    gbit_per_s = min(rate for rate in rates if rate) / 1e3
+    return hardware.model_copy(update={"network_gbit_per_s": gbit_per_s, "network_us": 1e3 * delay_ms})
 
 
 def mixture(records: Sequence[Record]) -> list[str]:
@@ -476,7 +489,7 @@ class Model:
 
         That has its own latency, and its bandwidth with the measured efficiency: a stated line rate is
         reached to the share to which the runs reached that of their own hardware, where its profile states
-        one, and never exceeded.
+        one, and never exceeded. What a hop took beyond a stated delay of its own stays.
         """
         runs, forms = self.measurements, self.allreduce.get(tier, {})
         link = target.network if tier == BETWEEN else None
@@ -490,14 +503,16 @@ class Model:
             hint = "predict for the measured hardware, or measure again: new records say it"
             raise UserError(sentence, hint=hint)
         line = runs.gradient_bytes * link.s_per_byte
-        own = None if link.measured else getattr(runs.hardware, f"{tier}_{FIELDS[0]}")
+        own, own_us = (None if link.measured else getattr(runs.hardware, f"{tier}_{name}") for name in FIELDS)
         delays = RING_DELAYS if runs.ring and not link.measured else 1
         possible, thetas = _forms_of(ring=runs.ring), {}
         for name in [name for name in possible if name in forms] or possible:
-            fitted, beta = forms.get(name) or forms.get("bandwidth"), line
+            fitted, alpha, beta = forms.get(name) or forms.get("bandwidth"), delays * link.latency_s, line
             if own is not None and fitted is not None:
                 beta = max(line, fitted.theta[1] * own * 1e9 * link.s_per_byte / BITS)
-            thetas[name] = np.array([delays * link.latency_s, beta])
+            if own_us is not None and fitted is not None:
+                alpha += max(0.0, fitted.theta[0] - delays * own_us * 1e-6)
+            thetas[name] = np.array([alpha, beta])
         return thetas
 
 

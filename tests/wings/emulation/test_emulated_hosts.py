@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from mlbench.clusters import node
+from mlbench.clusters import node, placement
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
@@ -82,9 +82,10 @@ def test_workers_share_the_cpus_of_their_host(
     overrides: tuple[str, ...], workers: int, threads: int, crowded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node, "usable_cpus", lambda: 2)
-    resources = ray_hosts._resources(emulated(*overrides, workers=workers))
-    assert (resources["threads"], resources["oversubscribed"]) == (threads, crowded)
-    hosts = [selector[ray_hosts.LABEL] for selector in resources["label_selector"]]
+    experiment = emulated(*overrides, workers=workers)
+    resources = placement.worker_resources(experiment, [{"CPU": 2.0}])  # as a preview and a sweep ask
+    assert (resources.threads, resources.oversubscribed) == (threads, crowded)
+    hosts = [selector[ray_hosts.LABEL] for selector in ray_hosts._hosts(experiment)]
     assert hosts == (
         ["0", "0", "1", "1"] if "hosts=2" in overrides else [str(rank) for rank in range(workers)]
     )
