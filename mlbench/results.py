@@ -164,7 +164,8 @@ def _show_study(args: Args, name: str) -> int:
         records, with_disturbed=args.options.with_disturbed, histories=study.histories(args.output_root)
     )
     if not groups:
-        raise UserError(f"study {name} has no finished run", hint=f"python -m mlbench.sweep study={name}")
+        hint = run_folders.command_line(args.output_root, "sweep", f"study={name}")
+        raise UserError(f"study {name} has no finished run", hint=hint)
     if args.options.csv:
         print(aggregates.csv(aggregates.rows(groups)).decode(), end="")
     else:

@@ -35,8 +35,8 @@ CLOSING = (
         "results",
         "Each run has a folder in output_root: events.jsonl (the log, written as things happen) and "
         "record.json (the result). The same goes to the MLflow store at tracking_uri, by default a SQLite "
-        "file in output_root. A finished run with the same configuration, seed and data on the same "
-        "machine is shown instead of measured again, unless force=true.",
+        "file in output_root. A finished run with the same configuration, seed, data, code and libraries on "
+        "the same machine is shown instead of measured again, unless force=true.",
     ),
     (
         "exit codes",

@@ -68,7 +68,7 @@ main = partial(run_command, COMMAND)
 @COMMAND.verb("", "name=value[,value ...] ...", settings=SETTINGS, options={**BEFORE, **CONFIG_DIR})
 def _sweep(args: Args) -> int:
     r"""Measure every point of a grid several times, one run after the other in random
-    order, and report speedup, cost and their uncertainty.
+    order, and report speed-up, cost and their uncertainty.
 
     examples:
       python -m mlbench.sweep task=resnet20 workers=1,2,4,8 repeats=5

@@ -126,7 +126,7 @@ data prepare --task logreg                         | write task=logreg
 data prepare task=logreg task.train_file=a.txt     | task.train_file
 data prepare task=logreg --force                   | --force
 data verify data_root={tmp}/none                   | {tmp}/none
-data verify task=resnet20 data_root={tmp}/none     | is not a prepared data set
+data verify task=resnet20 data_root={tmp}/none     | prepare task=NAME scale=SCALE data_root={tmp}/none
 data list data_root=[1]                            | data_root
 results                                            |
 results lst                                        | did you mean list?

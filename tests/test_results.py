@@ -541,6 +541,8 @@ def test_runs_that_say_that_they_are_of_a_study_are_its_runs(root: Path, capsys:
     assert "(it is a study: study:planned)" in capsys.readouterr().err
     assert results.main(["show", "planned", where]) == 2
     assert "show study:planned" in capsys.readouterr().err
+    assert results.main(["show", "study:planned", where]) == 2
+    assert f"(python -m mlbench.sweep study=planned {where})" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -132,25 +132,28 @@ def require_known(name: str, names: Iterable[str]) -> None:
         raise UserError(f"there is no data set {name!r}", hint=f"the task has {', '.join(names)}")
 
 
+def preparing(folder: Path) -> str:
+    """Return the command that prepares a data set anew, for the hint of a mistake."""
+    return f"python -m mlbench.data prepare task=NAME scale=SCALE data_root={folder.parent}"
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest of a prepared data set; UserError if there is none."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     except FileNotFoundError as error:
-        raise UserError(
-            f"{folder} is not a prepared data set", hint="python -m mlbench.data prepare task=NAME"
-        ) from error
+        raise UserError(f"{folder} is not a prepared data set", hint=preparing(folder)) from error
     except ValueError:
         manifest = None
     if not isinstance(manifest, dict):
-        raise UserError(f"{folder / MANIFEST} is damaged", hint=f"remove {folder} and prepare it again")
+        raise UserError(f"{folder / MANIFEST} is damaged", hint=f"remove {folder}, then {preparing(folder)}")
     if manifest.get("format") != FORMAT:
         raise UserError(
             f"{folder} has format {manifest.get('format')}, this mlbench reads {FORMAT}",
-            hint="python -m mlbench.data prepare writes it again",
+            hint=f"{preparing(folder)} writes it again",
         )
     if not _are_splits(manifest.get("splits")):
-        raise UserError(f"{folder / MANIFEST} is damaged", hint=f"remove {folder} and prepare it again")
+        raise UserError(f"{folder / MANIFEST} is damaged", hint=f"remove {folder}, then {preparing(folder)}")
     return manifest
 
 
@@ -256,7 +259,7 @@ def verify(folder: Path) -> dict[str, Any]:
 def _damaged(path: Path) -> UserError:
     return UserError(
         f"{path} is damaged or missing: it is not what its manifest says",
-        hint=f"remove {path.parent} and run python -m mlbench.data prepare again",
+        hint=f"remove {path.parent}, then {preparing(path.parent)}",
     )
 
 

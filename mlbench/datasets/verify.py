@@ -47,7 +47,7 @@ def content(folder: Path) -> Content:
         if entries.get(split["file"]) != [now, split["sha256"]] and arrow.digest(path) != split["sha256"]:
             raise UserError(
                 f"{path} is not what was prepared: its content has changed",
-                hint=f"remove {folder} and run python -m mlbench.data prepare again",
+                hint=f"remove {folder}, then {arrow.preparing(folder)}",
             )
         checked[split["file"]] = [now, split["sha256"]]
         rows[name] = arrow.read_split(folder, name).num_rows

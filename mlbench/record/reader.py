@@ -95,12 +95,17 @@ def find_all(output_root: Path, trials: Iterable[tuple[str, int]]) -> dict[tuple
     return runs
 
 
-def results_command(verb: str, output_root: Path, *words: str) -> str:
-    """Return the command line of mlbench.results for runs that may lie elsewhere than `runs`, the default."""
-    command = ["python", "-m", "mlbench.results", verb, *words]
+def command_line(output_root: Path, name: str, *words: str) -> str:
+    """Return the line of mlbench.NAME for runs that may lie elsewhere than `runs`, the default."""
+    command = ["python", "-m", f"mlbench.{name}", *words]
     if output_root.absolute() != Path("runs").absolute():
         command.append(f"output_root={output_root}")
     return shlex.join(command)
+
+
+def results_command(verb: str, output_root: Path, *words: str) -> str:
+    """Return the command line of mlbench.results (see `command_line`)."""
+    return command_line(output_root, "results", verb, *words)
 
 
 def _hint(path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from mlbench.config.errors import UserError
 from mlbench.record import events, reader
 from mlbench.record import study as studies
-from mlbench.record.reader import results_command
+from mlbench.record.reader import command_line, results_command
 from mlbench.record.record import Record
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # a folder's name, never a path
@@ -93,7 +93,8 @@ def folder(output_root: Path, word: str) -> Path:
     if not word.strip():
         raise UserError(f"{word!r} names no run", hint=results_command("show", output_root, "last"))
     if not runs and word == "last":
-        raise UserError(f"there is no finished run in {output_root}", hint="python -m mlbench.run makes one")
+        makes = f"{command_line(output_root, 'run')} makes one"
+        raise UserError(f"there is no finished run in {output_root}", hint=makes)
     if not matches:
         unfinished = (output_root / word / events.NAME).exists()
         hint = results_command("sync" if unfinished else "list", output_root)

@@ -28,8 +28,8 @@ TERMS = (
     (
         "division",
         "closed: everything that decides what is computed is fixed; a deviation is refused with the rule "
-        "that forbids it. open: everything may differ except data set, split, metric and goal; the result "
-        "lists every deviation.",
+        "that forbids it. open: everything may differ except the data set, the metric and the goals; the "
+        "result lists every deviation.",
     ),
     (
         "goal",

@@ -346,7 +346,7 @@ def test_a_changed_file_is_named(tmp_path, harm):
     harm(folder / "test.arrow")
     with pytest.raises(UserError, match=re.escape(f"{folder / 'test.arrow'} is damaged")) as error:
         arrow.verify(folder)
-    assert "prepare" in error.value.hint
+    assert f"prepare task=NAME scale=SCALE data_root={tmp_path}" in error.value.hint
     if harm is not flip_a_bit:  # these cost nothing to see when the file is opened
         with pytest.raises(UserError, match="is damaged"):
             arrow.read_split(folder, "test")

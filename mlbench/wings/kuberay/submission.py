@@ -126,8 +126,7 @@ def require_cluster(api: Kubernetes, experiment: Experiment) -> None:
         if error.status == 404:
             raise UserError(
                 "KubeRay is not installed in this cluster",
-                hint="helm install kuberay-operator kuberay/kuberay-operator --version 1.7.0; "
-                "docs/clusters.md has the rest",
+                hint="python -m mlbench.cluster up existing context=NAME installs it",
             ) from error
         raise
     require_claim(api, experiment)

@@ -416,7 +416,7 @@ COMMAND = Command("predict", sections=lambda: SECTIONS)
 
 @COMMAND.verb("", "STUDY ...", settings=SETTINGS, options=JSON)
 def _predict(args: Args) -> int:
-    r"""Predict time to accuracy, speedup and cost on more workers from runs on a few.
+    r"""Predict time to accuracy, speed-up and cost on more workers from runs on a few.
 
     examples:
       python -m mlbench.predict scaling task=resnet20 deadline=8h

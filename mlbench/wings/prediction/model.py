@@ -170,7 +170,7 @@ def check(measurements: Measurements) -> Measurements:
         counts = counts or ", there are none"
         left_out = f"; left out: {'; '.join(measurements.left_out)}" if measurements.left_out else ""
         sentence = f"a prediction needs runs at 2 or more worker counts{counts}{left_out}"
-        raise UserError(sentence, hint="measure more, e.g. python -m mlbench.sweep workers=1,2,4")
+        raise UserError(sentence, hint="measure more: the same sweep with e.g. workers=1,2,4")
     if FIXED < measurements.power < GROWING:
         sentence = "the batch of a step neither stays the same nor grows with the workers"
         raise UserError(sentence, hint="predict from runs of one recipe")

@@ -106,7 +106,7 @@ def test_a_cluster_comes_up_private_with_limits_and_goes_without_a_trace(google:
     "kill_at",
     [f"after {number}" for number in range(1, 8)] + ["during 5", "during 6"]
     if os.environ.get("MLBENCH_TEST_EVERY_KILL")
-    else ["during 6"],  # the others take minutes; docs/clusters.md has the whole table
+    else ["during 6"],  # the others take minutes; docs/clusters.md has what they found
 )
 def test_what_a_killed_command_has_made_is_reaped(google: Google, kill_at: str) -> None:
     when, number = kill_at.split()

@@ -462,7 +462,7 @@ def test_a_quantity_is_read_in_every_form_of_kubernetes() -> None:
         ("small", "0 of these are large enough, and the most that one allocates is cpu=2", "the hardware"),
         ("quota", "the quota team leaves 10 requests.cpu, workers=9 needs 29.5", "fewer workers"),
         ("head", "the head of workers=2 need 1 node(s) with cpu=2, memory=6Gi", "kubectl label"),
-        ("kuberay", "KubeRay is not installed", "helm install"),
+        ("kuberay", "KubeRay is not installed", "cluster up existing context=NAME"),
         ("rights", "cannot be submitted: a fault of the tests", "mlbench-submitter"),
     ],
 )
