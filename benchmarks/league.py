@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure what is missing, and print table and break-evens; exit code 1 while runs are missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--mbit-s", type=int, nargs="+", default=[200, 1000, 5000])
+    parser.add_argument("--mbit-s", type=int, nargs="+", default=[200, 1000, 2500])
     parser.add_argument("--minutes", type=float, default=math.inf, help="no group begins after so many")
     parser.add_argument("--output", type=Path, default=Path("runs/league.jsonl"))
     parser.add_argument("--data", type=Path, default=Path("data"), help="data_root of prepared data")

@@ -34,6 +34,8 @@ def test_a_break_even_lies_where_the_quotient_of_the_times_is_one() -> None:
     (line,) = league.verdicts(league.cells(measured))
     assert line.startswith("below 447 Mbit/s (95 % interval 4")
     assert "top-k, 5 % beats DDP, by 1.41 times at 200 Mbit/s" in line
+    (line,) = league.verdicts(league.cells(runs("DDP", 20, 12, 6) + runs("top-k, 5 %", 9, 9, 9)))
+    assert line.startswith("below 1,950 Mbit/s")
 
 
 def test_that_one_never_beats_the_other_is_said() -> None:

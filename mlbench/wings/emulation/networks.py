@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeGuard
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, median, ratio
 from mlbench.analysis.compare import strategy_labels
 from mlbench.analysis.points import Point, time_to_goal
+from mlbench.record.format import number
 from mlbench.record.phases import EXPOSED
 from mlbench.record.record import Record
 from mlbench.wings.emulation import measurement
@@ -82,10 +83,10 @@ class BreakEven:
         where = f"{self.task}, {self.workers} workers, {self.delay_ms:g} ms"
         sure = "not shown with so few runs"
         if self.low is not None and self.high is not None:
-            sure = f"95 % interval {self.low:.3g} to {self.high:.3g}"
+            sure = f"95 % interval {number(self.low)} to {number(self.high)}"
         return (
-            f"{where}: below {self.bandwidth_mbit_s:.3g} Mbit/s ({sure}) {self.winner} beats {self.loser}, "
-            f"by {self.gain:.2f} times at {self.gain_mbit_s:g} Mbit/s"
+            f"{where}: below {number(self.bandwidth_mbit_s)} Mbit/s ({sure}) {self.winner} beats "
+            f"{self.loser}, by {self.gain:.2f} times at {self.gain_mbit_s:g} Mbit/s"
         )
 
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from mlbench import clock
 from mlbench.clusters import node, persistent, ray_env, reaper

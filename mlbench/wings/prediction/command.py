@@ -349,14 +349,12 @@ def assumptions(fit: Model, other: Target) -> list[str]:
             "paid all the time."
         )
     if network is not None and not network.measured:
-        rate, us = runs.hardware.network_gbit_per_s, runs.hardware.network_us
+        rate = runs.hardware.network_gbit_per_s
         reached = f"in full, as {runs.hardware.name} states no rate to compare with: a lower bound of time"
         reached = f"to the same share as the runs reached of {rate:g} Gbit/s" if rate else reached
-        waits = "What the workers wait for each other, which the measured latency holds, is then left out."
-        if us is not None:
-            waits = f"What a hop of the runs took beyond the {us:g} us of their own link is added."
         sentences.append(
-            f"Network {network.name} is stated, not measured; its line rate is reached {reached}. {waits}"
+            f"Network {network.name} is stated, not measured; its line rate is reached {reached}. "
+            "What the workers wait for each other, which the measured latency holds, is then left out."
         )
     return sentences
 

@@ -39,8 +39,8 @@ ALIKE = 1.1  # ratio of relative errors up to which two forms of an all-reduce f
 BITS = 8  # a byte
 HOPELESS = 20.0  # interruptions expected in one attempt; of 500 million attempts one then succeeds
 MANY = 10**6  # interruptions that are no longer drawn one by one, 8 bytes each
-# One-way delays of a link for each hop of gloo's ring, measured at 2 to 4 hosts (benchmarks/delays.py,
-# 2026-11-24): a receiver says that it is ready, then the data come.
+# One-way delays of a link for each hop of gloo's ring, measured at 2 to 8 hosts (benchmarks/delays.py,
+# 2026-11-26): a receiver says that it is ready, then the data come.
 RING_DELAYS = 2
 NETWORK = re.compile(r"(?P<rate>\d+(?:\.\d+)?)gbit,(?P<latency>\d+(?:\.\d+)?)us", re.IGNORECASE)
 # The batch grows as workers ** power; the power is 0 or 1, but for short batches at the end of an epoch.
@@ -205,7 +205,7 @@ def from_records(records: Sequence[Record], *, title: str) -> Measurements:
         title=title,
         task=first.task.name,
         runs=tuple(map(_timings, fitted)),
-        hardware=_with_link(first.hardware, first.network),
+        hardware=_with_rate(first.hardware, first.network),
         precision=getattr(first.task, "precision", None) or "fp32",
         gradient_bytes=fitted[0].gradient_bytes if fitted else None,
         backend=first.backend.name,
@@ -214,16 +214,12 @@ def from_records(records: Sequence[Record], *, title: str) -> Measurements:
     )
 
 
-def _with_link(hardware: Hardware, network: Network) -> Hardware:
-    """Return the profile with an emulated network as its link between nodes: the slowest, as rings wait for it."""
-    if not network.emulated:
-        return hardware
+def _with_rate(hardware: Hardware, network: Network) -> Hardware:
+    """Return the profile with the rate of the slowest emulated link, if links are, as that between nodes."""
     rates = [network.bandwidth_mbit_s, network.bandwidth_down_mbit_s, network.slow_bandwidth_mbit_s]
-    delay_ms = network.delay_ms
-    if network.racks > 1:
-        rates, delay_ms = [*rates, network.rack_bandwidth_mbit_s], delay_ms + network.rack_delay_ms
-    gbit_per_s = min(rate for rate in rates if rate) / 1e3
-    return hardware.model_copy(update={"network_gbit_per_s": gbit_per_s, "network_us": 1e3 * delay_ms})
+    rates += [network.rack_bandwidth_mbit_s] if network.racks > 1 else []
+    slowest = min((rate for rate in rates if rate), default=None)
+    return hardware.model_copy(update={"network_gbit_per_s": slowest / 1e3} if slowest else {})
 
 
 def mixture(records: Sequence[Record]) -> list[str]:
@@ -489,7 +485,7 @@ class Model:
 
         That has its own latency, and its bandwidth with the measured efficiency: a stated line rate is
         reached to the share to which the runs reached that of their own hardware, where its profile states
-        one, and never exceeded. What a hop took beyond a stated delay of its own stays.
+        one, and never exceeded.
         """
         runs, forms = self.measurements, self.allreduce.get(tier, {})
         link = target.network if tier == BETWEEN else None
@@ -503,16 +499,14 @@ class Model:
             hint = "predict for the measured hardware, or measure again: new records say it"
             raise UserError(sentence, hint=hint)
         line = runs.gradient_bytes * link.s_per_byte
-        own, own_us = (None if link.measured else getattr(runs.hardware, f"{tier}_{name}") for name in FIELDS)
+        own = None if link.measured else getattr(runs.hardware, f"{tier}_{FIELDS[0]}")
         delays = RING_DELAYS if runs.ring and not link.measured else 1
         possible, thetas = _forms_of(ring=runs.ring), {}
         for name in [name for name in possible if name in forms] or possible:
-            fitted, alpha, beta = forms.get(name) or forms.get("bandwidth"), delays * link.latency_s, line
+            fitted, beta = forms.get(name) or forms.get("bandwidth"), line
             if own is not None and fitted is not None:
                 beta = max(line, fitted.theta[1] * own * 1e9 * link.s_per_byte / BITS)
-            if own_us is not None and fitted is not None:
-                alpha += max(0.0, fitted.theta[0] - delays * own_us * 1e-6)
-            thetas[name] = np.array([alpha, beta])
+            thetas[name] = np.array([delays * link.latency_s, beta])
         return thetas
 
 
