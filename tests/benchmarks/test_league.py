@@ -73,7 +73,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: py
     arguments = ["--rounds", "1", "--output", str(output)]
     assert league.main(arguments) == 1
     assert league.main(arguments) == 0
-    assert calls == [(200, 1, 6), (1000, 1, 6), (5000, 1, 6), (1000, 1, 6)]
+    assert calls == [(200, 1, 6), (1000, 1, 6), (2500, 1, 6), (1000, 1, 6)]
 
 
 def test_every_strategy_is_one_that_a_run_can_have() -> None:
