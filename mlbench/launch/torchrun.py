@@ -138,6 +138,8 @@ def main(scratch: Path) -> None:
     clock.adopt(spec.epoch)
     stamps = {"backend_begin": clock.wall()}
     plugins.implementation("task", spec.experiment.task.name)
+    # LaunchConfig counts the GPUs (torch 2.13): after an answer of CUDA no fork may use it; NVML harms none.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

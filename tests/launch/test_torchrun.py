@@ -1,23 +1,30 @@
 """`launcher=torchrun`: the suite's own loop in processes of torch's agent, where Ray cannot be imported."""
 
+import io
 import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 from commands import PATIENCE_S
 from conftest import ROOT
+from torch.distributed.launcher import api
 
+from mlbench import clock
 from mlbench.clusters import node
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.launch import execute, torchrun
 from mlbench.launch.failures import WorkersFailed
+from mlbench.launch.worker_process import WorkerSpec
 from mlbench.record import events
 from mlbench.record.reader import load
 from mlbench.studies import preview
@@ -140,3 +147,26 @@ def test_an_error_that_pickle_cannot_read_again_is_told_by_its_text(tmp_path: Pa
 def test_workers_get_this_machine_s_cpus() -> None:
     many = torchrun.connection(compose(["launcher=torchrun", f"workers={2 * node.usable_cpus()}"]))
     assert (many.threads, many.oversubscribed, many.workers(), many.lost()) == (1, True, [], None)
+
+
+def test_the_agent_leaves_cuda_to_the_workers_that_it_forks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once CUDA has answered a process, none that it forks can use it: "Cannot re-initialize CUDA"."""
+    spec = WorkerSpec(compose(["workers=2"]), 1, 1, ("127.0.0.1", 9), "", "", None, clock.epoch())
+    asked: list[str] = []
+    configs: list[api.LaunchConfig] = []
+
+    def answer_of_cuda() -> int:
+        asked.append("CUDA")
+        return 2
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where torch leaves a folder
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "0")
+    monkeypatch.setattr(torch.cuda, "_is_compiled", lambda: True)
+    monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: 2)
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", answer_of_cuda, raising=False)
+    monkeypatch.setattr(api, "elastic_launch", lambda config, work: lambda *_: configs.append(config))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(pickle.dumps(spec))))
+    torchrun.main(tmp_path)
+    assert [config.start_method for config in configs] == ["fork"] and asked == []
