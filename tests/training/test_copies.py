@@ -15,7 +15,9 @@ from mlbench.tasks.translation.columns import RaggedColumn
 from mlbench.tasks.translation.subwords import EOS, PAD
 from mlbench.training import checkpoint
 from mlbench.training.copies import CopyStream
-from mlbench.training.sync.codecs import RandomK
+from mlbench.training.sync.codecs import RandomK, TopK
+from mlbench.training.sync.compression.torch import Compressor
+from mlbench.training.timer import PhaseTimer
 from mlbench.training.worker import Worker
 
 
@@ -106,6 +108,28 @@ def test_random_coordinates_live_until_the_backend_s_callback_has_added_them(gpu
         del message
     assert gpu.faults == [], "backward's stream takes the coordinates while the callback reads them"
     assert sorted(total[total > 0].tolist()) == sorted(payload[payload > 0].tolist())
+
+
+def test_gathered_messages_live_until_the_backend_s_callback_has_added_them(gpu: Gpu) -> None:
+    """As its coordinates: backward's stream takes their memory when the hook has returned."""
+    pool = gpu.new_stream()
+
+    def then(callback: Any) -> Any:
+        pool.wait_stream(gpu.main)
+        with gpu.on(pool):
+            return callback(None)
+
+    def all_gather(payload: torch.Tensor) -> Any:
+        work = SimpleNamespace(get_future=lambda: SimpleNamespace(then=then))
+        return [payload.clone(), payload.clone()], work
+
+    wire: Any = SimpleNamespace(workers=2, timer=PhaseTimer(enabled=False), all_gather=all_gather)
+    with gpu:
+        vector = torch.arange(8.0, device="cuda")
+        bucket: Any = SimpleNamespace(buffer=lambda: vector, index=lambda: 0, is_last=lambda: True)
+        mean: Any = Compressor(TopK(0.25), "none", wire).average(bucket)
+        assert gpu.faults == []
+    assert mean.tolist() == [0.0] * 6 + [6.0, 7.0]
 
 
 def test_a_checkpoint_of_rank_0_s_gpu_is_read_into_memory_of_the_host(

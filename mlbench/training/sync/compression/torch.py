@@ -83,6 +83,8 @@ class Compressor:
 
         def received(_: Any) -> torch.Tensor:
             for payload in payloads:
+                if payload.is_cuda:  # the future knows the one buffer that was gathered, not its parts
+                    payload.record_stream(torch.cuda.current_stream(payload.device))
                 message.add(payload, total)
             if stamping:
                 timer.bucket_reduced(launch)
