@@ -43,6 +43,8 @@ def environment(backend: Backend) -> dict[str, str]:
     """Return the variables that hand a backend's fields to its library; fields that are null set none."""
     variables = VARIABLES.get(backend.name) or getattr(plugins.library(backend.name), "VARIABLES", {})
     fields = {name: getattr(backend, field) for field, name in variables.items()}
+    if fields.get("NCCL_ALGO"):  # a bare name is for every collective, and NCCL has no broadcast by a tree
+        fields["NCCL_ALGO"] = f"allreduce:{fields['NCCL_ALGO']}"
     return {name: str(value) for name, value in fields.items() if value is not None}
 
 

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from commands import PATIENCE_S
 
+from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.launch import process_group
 from mlbench.launch.process_group import Rendezvous
@@ -101,6 +102,14 @@ def test_a_name_that_is_wanted_or_in_the_environment_comes_first(environment: py
     assert process_group.choose_interface("192.0.2.1") == LOOPBACK
     with pytest.raises(UserError, match=rf"{socket.gethostname()} has no network interface 'eth99'.*{name}"):
         process_group.choose_interface(LOOPBACK, "eth99")
+
+
+def test_nccl_is_given_an_algorithm_of_its_all_reduce_alone() -> None:
+    """It has a broadcast and an all-gather by no tree, and refuses both where a tree is asked of all."""
+    given = compose(["backend=nccl", "backend.algorithm=tree", "backend.threads=2"]).backend
+    wanted = {"NCCL_ALGO": "allreduce:tree", "NCCL_SOCKET_NTHREADS": "2"}
+    assert process_group.environment(given) == wanted
+    assert process_group.environment(compose(["backend=nccl"]).backend) == {}
 
 
 def test_a_backend_s_module_that_is_missing_is_told() -> None:
