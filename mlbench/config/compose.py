@@ -13,6 +13,7 @@ from mlbench.config.division import Deviation, Lists, deviations
 from mlbench.config.errors import UserError, suggest
 from mlbench.config.experiment import (
     GPU_ONLY,
+    SINCE_AMPERE,
     Backend,
     Cluster,
     Experiment,
@@ -215,12 +216,12 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
             except UserError as error:
                 errors.append(str(error))
         cannot = task.CPU_ONLY if device == "cuda" else GPU_ONLY
+        place = f"backend={experiment.backend.name}"
+        if device == "cuda" and (experiment.hardware.capability or 8.0) < 8.0:
+            cannot, place = (*cannot, *SINCE_AMPERE), f"{place} hardware={experiment.hardware.name}"
         can = [choice for choice in task.PRECISIONS if choice not in cannot]
         if precision not in can:
-            backend = f"backend={experiment.backend.name}"
-            errors.append(
-                f"task.precision={precision}: on {backend} {task.name} computes in {', '.join(can)}"
-            )
+            errors.append(f"task.precision={precision}: on {place} {task.name} computes in {', '.join(can)}")
         task = task.model_copy(update={"precision": precision})
         experiment = experiment.model_copy(update={"task": task})
     if experiment is not None and experiment.max_failures and not experiment.sync.restarts:

@@ -63,6 +63,7 @@ class TaskConfig(FrozenModel):
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 GPU_ONLY = ("tf32", "fp16")  # formats of a GPU's tensor cores; no CPU has kernels for training in them
+SINCE_AMPERE = ("tf32", "bf16")  # formats of GPUs from compute capability 8.0 on
 # What an LSTM computes in on a CPU alone: autocast gives cuDNN float16 whatever its own type is (torch 2.13,
 # aten/src/ATen/cudnn/AutocastRNN.cpp, at::kHalf), so that bf16 would be fp16 without a loss scale.
 LSTM_CPU_ONLY: tuple[Precision, ...] = ("bf16",)

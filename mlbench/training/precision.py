@@ -96,14 +96,16 @@ def on_device(
     torch's. Raises UserError for what the device cannot compute.
     """
     cuda = device.type == "cuda"
+    # Both came with Ampere: older GPUs emulate the one, and compute float32 where the other is asked for.
+    if cuda and name in ("bf16", "tf32") and not torch.cuda.is_bf16_supported(including_emulation=False):
+        gpu = torch.cuda.get_device_name(device)
+        raise UserError(f"{gpu} has no {name}", hint="task.precision=fp16 or fp32")
     if name == "tf32" or cuda:
         allow_tf32(name == "tf32")
     if name in ("fp32", "tf32", None):
         return Precision(None, None)
     if name == "fp16":
         return Precision(torch.float16, LossScaler(device, first=scale, window=window, largest=largest))
-    if cuda and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise UserError(f"{torch.cuda.get_device_name(device)} has no bf16", hint="task.precision=fp16")
     return Precision(torch.bfloat16, None)
 
 

@@ -172,6 +172,13 @@ def test_a_gpu_has_no_bf16_for_lstms(name):
         compose([f"task={name}", "task.precision=bf16", "backend=nccl"])
 
 
+def test_a_gpu_before_ampere_has_neither_tf32_nor_bf16():
+    """Its profile tells before nodes are paid for; on GPUs bf16 is what gpt computes in unless it is told."""
+    compose(["task=gpt", "backend=nccl", "hardware=gcp_g2_standard_4"])
+    with pytest.raises(UserError, match=r"on backend=nccl hardware=gcp_n1_t4 gpt computes in fp32(?!,)"):
+        compose(["task=gpt", "backend=nccl", "hardware=gcp_n1_t4"])
+
+
 def test_the_precision_is_the_devices_unless_it_is_chosen_and_decides_the_key():
     on_cpu, on_gpu = (cast(Any, compose)(["task=gnmt", f"backend={name}"]) for name in ("gloo", "nccl"))
     assert (on_cpu.task.precision, on_gpu.task.precision) == ("fp32", "fp16")
@@ -189,22 +196,24 @@ def test_a_gpu_gets_what_the_recipe_declares(monkeypatch):
     rules: Any = {"scale": 128.0, "window": 2000, "largest": None}
     assert on_device("fp16", cuda, **rules) == (torch.float16, "scaler")
     assert made == [{"first": 128.0, "window": 2000, "largest": None}]
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     assert on_device("tf32", cuda, **rules) == (None, None)
     assert torch.backends.cudnn.allow_tf32 and torch.backends.cuda.matmul.allow_tf32
     assert on_device("fp32", cuda, **rules) == (None, None)
     assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     assert on_device("bf16", cuda, **rules) == (torch.bfloat16, None)
 
 
-def test_bf16_is_refused_where_the_gpu_only_emulates_it(monkeypatch):
+@pytest.mark.parametrize("name", ["bf16", "tf32"])
+def test_what_came_with_ampere_is_refused_on_older_gpus(name, monkeypatch):
+    """They emulate bf16, and compute float32 as it is, under the name of tf32."""
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
-    with pytest.raises(UserError, match="Tesla T4 has no bf16") as caught:
-        on_device("bf16", SimpleNamespace(type="cuda"), scale=1.0, window=1, largest=None)  # pyright: ignore
-    assert caught.value.hint == "task.precision=fp16"
+    with pytest.raises(UserError, match=f"Tesla T4 has no {name}") as caught:
+        on_device(name, SimpleNamespace(type="cuda"), scale=1.0, window=1, largest=None)  # pyright: ignore
+    assert caught.value.hint == "task.precision=fp16 or fp32"  # gpt has no fp16
 
 
 @pytest.mark.gpu
