@@ -13,6 +13,7 @@ from conftest import ROOT
 from packaging import requirements, utils
 
 from mlbench.record import official
+from mlbench.training import compilation
 
 DOCKERFILE = (ROOT / "image" / "Dockerfile").read_text()
 
@@ -39,6 +40,13 @@ def test_the_image_finds_the_driver_where_gke_mounts_it() -> None:
     run = DOCKERFILE[DOCKERFILE.index(" AS run") :]
     assert "=".join(official.DRIVER) in run.split()
     assert "PATH=/usr/local/nvidia/bin:$PATH" in run.split()  # nvidia-smi
+
+
+def test_the_image_has_the_compilers_that_compile_asks_for() -> None:
+    """Debian's g++ brings gcc. Without them a run would end on nodes that are paid for."""
+    (installed,) = re.findall(r"apt-get install --yes --no-install-recommends (.*) \\", DOCKERFILE)
+    assert {programs[0] for _, programs, _ in compilation.COMPILERS.values()} == {"gcc", "g++"}
+    assert "g++" in installed.split()
 
 
 def test_the_scan_asks_for_what_can_be_mended_and_the_build_mends_what_debian_has() -> None:
