@@ -18,7 +18,8 @@ Object = dict[str, Any]
 RUN, ROLE = "mlbench/run", "mlbench/role"  # labels of pods: what they belong to, and worker or system
 MANAGED = {"app.kubernetes.io/managed-by": "mlbench"}
 ACCOUNT = "mlbench-runner"
-SUBMITTER_REQUEST = {"cpu": "500m", "memory": "1Gi"}  # it submits a command and prints what that prints
+# It submits a command and prints what that prints. Of a sweep there are two, on a node with the head.
+SUBMITTER_REQUEST = {"cpu": "250m", "memory": "1Gi"}
 DATA, RESULTS, SCRATCH = "/data", "/results", "/tmp"  # paths in the pods
 MOUNTS = {"scratch": SCRATCH, "shared-memory": "/dev/shm"}
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "MLFLOW_DISABLE_TELEMETRY": "true"}
@@ -125,7 +126,8 @@ def workers(experiment: Experiment, group: str) -> Object:
     spec = template["spec"]
     if config.data_bucket and experiment.task.dataset != registry.NO_DATASET:
         folder = experiment.task.dataset
-        copy = copy_container(config, f"{config.data_bucket}/{folder}", f"{DATA}/{folder}", SUBMITTER_REQUEST)
+        own = {name: ray["resources"]["limits"][name] for name in ("cpu", "memory")}  # it comes before Ray
+        copy = copy_container(config, f"{config.data_bucket}/{folder}", f"{DATA}/{folder}", own)
         spec["initContainers"] = [copy]
     spec["tolerations"] = [
         *_tolerations(ROLE, experiment.hardware.gpu_resource),

@@ -17,6 +17,7 @@ from mlbench.config.errors import UserError
 from mlbench.config.identity import key
 from mlbench.launch import execute
 from mlbench.wings.kuberay import dataset, pods, rayjob
+from mlbench.wings.kuberay.capacity import quantity
 from mlbench.wings.kuberay.config import require_kernels
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -303,6 +304,17 @@ def test_a_pod_leaves_its_node_what_the_cloud_keeps_and_a_gib_for_services(
 def test_a_pod_has_what_kernel_cloud_kubelet_and_services_leave() -> None:
     """Of 110 GiB the kernel leaves 108.20; of these GKE keeps 1 + 0.8 + 0.8 + 5.53, the others 1.1."""
     assert pods.allocatable_gib(110) == 98
+
+
+def test_gke_s_node_of_the_head_carries_the_pods_of_a_sweep_beside_its_own() -> None:
+    """Head, submitters of the shared Ray and of a run, and KubeRay's operator, on an n1-standard-4.
+
+    Its own pods ask for 0.813 CPUs (`kubectl describe node`, GKE with metrics-server 0.7.1), and kube-dns
+    for 0.265 more as soon as there are workers, whose taints keep it away.
+    """
+    head = pods.head_request(compose(CPU))
+    ours = sum(quantity(request["cpu"]) for request in (head, *2 * [pods.SUBMITTER_REQUEST])) + 0.1
+    assert ours + 0.813 + 0.265 <= 3.92  # allocatable, cloud.google.com, "Plan GKE Standard node sizes"
 
 
 @pytest.mark.parametrize("name", ["mlbench_2021_n1_t4", "gcp_n1_t4"])

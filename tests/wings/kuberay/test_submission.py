@@ -460,7 +460,7 @@ def test_a_quantity_is_read_in_every_form_of_kubernetes() -> None:
         ("none", "need 9 node(s) with cpu=3, memory=11Gi; of 3 node(s) 2 have", "fewer workers"),
         ("labels", "of 1 node(s) 0 have the labels mlbench/role=worker", "kubectl label"),
         ("small", "0 of these are large enough, and the most that one allocates is cpu=2", "the hardware"),
-        ("quota", "the quota team leaves 10 requests.cpu, workers=9 needs 29.5", "fewer workers"),
+        ("quota", "the quota team leaves 10 requests.cpu, workers=9 needs 29.25", "fewer workers"),
         ("head", "the head of workers=2 need 1 node(s) with cpu=2, memory=6Gi", "kubectl label"),
         ("kuberay", "KubeRay is not installed", "cluster up existing context=NAME"),
         ("rights", "cannot be submitted: a fault of the tests", "mlbench-submitter"),
