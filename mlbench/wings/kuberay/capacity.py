@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
-from mlbench.wings.kuberay import pods
+from mlbench.wings.kuberay import pods, shared
 from mlbench.wings.kuberay.api import ApiError, Kubernetes, path
 from mlbench.wings.kuberay.config import cluster_config
 from mlbench.wings.kuberay.pods import Object
@@ -19,7 +19,8 @@ def require_room(api: Kubernetes, experiment: Experiment) -> None:
     """
     config, count = cluster_config(experiment), worker_pods(experiment)
     worker, head = pods.worker_request(experiment), pods.head_request(experiment)
-    for quota in _items(api, path("v1", "ResourceQuota", config.namespace)):
+    present = config.shared is not None and shared.owners(api, config)  # a quota counts its pods as used
+    for quota in () if present else _items(api, path("v1", "ResourceQuota", config.namespace)):
         status = quota.get("status", {})
         for name, limit in status.get("hard", {}).items():
             resource = name.removeprefix("requests.").removeprefix("limits.")

@@ -603,6 +603,9 @@ def test_runs_on_nodes_of_one_shape_share_a_ray_cluster_that_grows(
     namespace = f"cluster.namespace={cluster.namespace}"
     for word in ("workers=1", "workers=2"):
         assert run(word, *overrides).status == "goal_reached"
+        if isinstance(cluster, FakeCluster):  # which has used what the first run has left there
+            status = {"hard": {"pods": "4"}, "used": {"pods": "3"}}
+            cluster.put("resourcequotas", {"metadata": {"name": "team"}, "status": status})
     (owner,) = cluster.names("rayjobs")
     assert sizes == [1, 2] and cluster.names("rayclusters") == [f"{owner}-rc"]
     # Another shape: the first costs nothing more.
