@@ -46,7 +46,10 @@ class RankDied(Exception):
 
 def connection(experiment: Experiment) -> Connection:
     """Return what the workers get of this machine; UserError where they do not fit."""
-    resources = {"CPU": float(node.usable_cpus()), "GPU": float(len(node.gpu_handles()))}
+    gpus = len(node.gpu_handles())
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        gpus = min(gpus, sum(name.strip() not in ("", "-1") for name in visible.split(",")))
+    resources = {"CPU": float(node.usable_cpus()), "GPU": float(gpus)}
     shares = placement.worker_resources(experiment, [resources])
     return Connection(**vars(shares), host=LOOPBACK, job_id="", node_ids=[])
 

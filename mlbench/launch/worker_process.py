@@ -285,6 +285,7 @@ def node_gpus(worker: Any, *, node_rank: int) -> list[tuple[str, dict[str, float
     rates = dict[str, float]()
     with suppress(RuntimeError):  # e.g. memory that ran out
         rates = calibrate.calibrate(torch.get_num_threads(), devices=["cuda"], clock=clock.monotonic)
+    worker.reset_peak_memory()  # or 1.7 GB of blocks stay in torch's cache, which a script's process may need
     own = [f"GPU-{torch.cuda.get_device_properties(worker.device).uuid}", rates]
     every = sorted(worker.gather([node_rank, worker.local_rank, own]), key=lambda each: each[:2])
     return [tuple(gpu) for node, _, gpu in every if node == node_rank]

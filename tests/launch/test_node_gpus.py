@@ -28,10 +28,15 @@ def test_a_node_s_first_worker_learns_of_all_gpus_of_its_node(monkeypatch: pytes
         return {"cuda_gemm_flops_per_s": 1.0}
 
     monkeypatch.setattr(calibrate, "calibrate", measure)
-    worker: Any = SimpleNamespace(device=CUDA, local_rank=0, gather=lambda own: [*OTHERS, own])
+    worker: Any = SimpleNamespace(
+        device=CUDA,
+        local_rank=0,
+        gather=lambda own: [*OTHERS, own],
+        reset_peak_memory=lambda: measured.append("memory is given back"),
+    )
     gpus = worker_process.node_gpus(worker, node_rank=0)
     assert gpus == [("GPU-a", {"cuda_gemm_flops_per_s": 1.0}), ("GPU-b", {"cuda_gemm_flops_per_s": 2.0})]
-    assert measured == [["cuda"]]
+    assert measured == [["cuda"], "memory is given back"]
     node = worker_process.with_gpus(Node(hostname="here", usable_cpus=2), [rates for _, rates in gpus])
     assert node.calibration == {"cuda_gemm_flops_per_s": 1.0} and len(node.gpu_calibration) == 2
     assert node.warnings and node.warnings[0].startswith("here: GPU 0 of 2 is 33 % slower")
@@ -44,7 +49,9 @@ def test_a_gpu_that_cannot_be_calibrated_is_a_warning(monkeypatch: pytest.Monkey
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(calibrate, "calibrate", out_of_memory)
-    worker: Any = SimpleNamespace(device=CUDA, local_rank=0, gather=lambda own: [*OTHERS, own])
+    worker: Any = SimpleNamespace(
+        device=CUDA, local_rank=0, gather=lambda own: [*OTHERS, own], reset_peak_memory=lambda: None
+    )
     rates = [each for _, each in worker_process.node_gpus(worker, node_rank=0)]
     assert rates[0] == {}
     node = worker_process.with_gpus(Node(hostname="here", usable_cpus=2), rates)

@@ -170,3 +170,15 @@ def test_the_agent_leaves_cuda_to_the_workers_that_it_forks(
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(pickle.dumps(spec))))
     torchrun.main(tmp_path)
     assert [config.start_method for config in configs] == ["fork"] and asked == []
+
+
+@pytest.mark.parametrize(("visible", "room"), [(None, 4), ("2,3", 2), ("", 0), ("-1", 0)])
+def test_workers_get_no_gpu_that_is_hidden(
+    visible: str | None, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "gpu_handles", lambda: (0, 1, 2, 3))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(UserError, match=f"needs 5 GPUs, the cluster has room for {room} "):
+        torchrun.connection(compose(["launcher=torchrun", "backend=nccl", "workers=5"]))

@@ -38,10 +38,10 @@ def gradient_average(model: nn.Module, bucket_cap_mb: float, worker: "Worker") -
 
 def wrap(model: nn.Module, bucket_cap_mb: float) -> DistributedDataParallel:
     """Return the model under DDP with buckets of so many MiB."""
-    cuda = next(model.parameters()).is_cuda
+    weight = next(model.parameters())
     return DistributedDataParallel(
         model,
-        device_ids=[torch.cuda.current_device()] if cuda else None,
+        device_ids=[weight.device] if weight.is_cuda else None,  # a loop of the user's may choose no device
         bucket_cap_mb=cast(Any, bucket_cap_mb),  # a float works; torch's annotation says int
         gradient_as_bucket_view=True,  # the reduced bucket is the gradient: no copy back
         forward_sync_buffers=False,
