@@ -20,7 +20,7 @@ from mlbench.contract import test_sync as contract
 from mlbench.training.flops import training_flops
 from mlbench.training.precision import LossScaler, fill_momentum
 from mlbench.training.sync import codecs, strategy
-from mlbench.training.sync.ddp import torch as ddp
+from mlbench.training.sync.ddp import torch as ddp_sync
 from mlbench.training.sync.decentralised import graphs
 from mlbench.training.worker import Worker
 
@@ -30,10 +30,10 @@ SEED = 11
 
 def test_ddp_has_the_gpu_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop of the user's, with `mlbench.synchronise`, may choose no device for its process."""
-    monkeypatch.setattr(ddp, "DistributedDataParallel", lambda model, **options: options)
+    monkeypatch.setattr(ddp_sync, "DistributedDataParallel", lambda model, **options: options)
     weight = SimpleNamespace(is_cuda=True, device=torch.device("cuda:1"))
     model: Any = SimpleNamespace(parameters=lambda: iter([weight]))
-    options: Any = ddp.wrap(model, 25.0)
+    options: Any = ddp_sync.wrap(model, 25.0)
     assert options["device_ids"] == [weight.device]
 
 
