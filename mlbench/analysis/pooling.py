@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mlbench.record import provenance
 from mlbench.record.format import with_prefix
 from mlbench.record.noise import SPEED_SHARE, calibration_outliers
 from mlbench.record.record import Record
@@ -91,14 +92,16 @@ def disturbed(runs: Sequence[Record]) -> dict[str, str]:
 
 
 def mixture(runs: Sequence[Record]) -> tuple[str, ...]:
-    """Return what the runs do not share though it may change their times, e.g. "2 commits"."""
-    commits = {(git.sha, git.dirty) for run in runs if (git := run.software.git)}
+    """Return what the runs do not share though it may change their times, e.g. "2 states of the code"."""
     packages: dict[str, set[str | None]] = {}
-    for run in runs:
-        for name, version in run.software.packages.items():
+    software = [run.software for run in runs]
+    for each in software:
+        for name, version in (each.packages | {"Python": each.python}).items():
             packages.setdefault(name, set()).add(version)
     counts = {
-        "commits": len(commits),
+        # Not commits: many change no number, and two edits of one that are not committed look alike.
+        "states of the code": len({each.code or repr(each.git) for each in software}),
+        "settings of the environment": len({repr(provenance.settings(each)) for each in software}),
         **{f"versions of {name}": len(versions) for name, versions in packages.items()},
         "kinds of machines": len({tuple(machine(run)) for run in runs if run.nodes}),
         "prices": len({repr(run.experiment.hardware.price) for run in runs if run.cost}),
@@ -116,14 +119,8 @@ def machine(run: Record) -> list[str]:
 
 
 def _slowest_node(run: Record) -> float | None:
-    """Return the lowest measured rate of computation among the run's nodes, FLOP/s."""
-    rates = [
-        value
-        for node in run.nodes
-        for name, value in node.calibration.items()
-        if name.endswith("flops_per_s") and isinstance(value, int | float)
-    ]
-    return min(rates, default=None)
+    """Return the lowest rate of the device that trained among the run's nodes, FLOP/s."""
+    return min(_node_rates(run, f"{run.experiment.backend.device}_gemm_flops_per_s"), default=None)
 
 
 def _warm(run: Record) -> bool | None:

@@ -52,8 +52,8 @@ def obstacle(record: Record, *, image: str | None = None) -> str | None:
     - image: in which the run would be submitted, with its digest: it holds the code, Python and libraries,
       and the cluster chooses the machines. None: the run would be measured here.
 
-    Asked: the hash of the code that decides a measurement, Python, every library, and on each node of the run
-    the host's name, CPU model, usable CPUs and GPUs. A value that the record lacks is a difference.
+    Asked: the hash of the code that decides a measurement, Python, every library, the environment's settings,
+    and on each node of the run the host's name, CPU model, usable CPUs and GPUs. What a record lacks differs.
     """
     if image is not None:
         same = record.submission is not None and record.submission.image == image
@@ -66,6 +66,9 @@ def obstacle(record: Record, *, image: str | None = None) -> str | None:
     for name, version in now.packages.items():
         if then.packages.get(name) != version:
             return f"it ran with {name} {then.packages.get(name)}, here is {version}"
+    a, b = (provenance.settings(software).items() for software in (then, now))
+    if a != b:
+        return f"it ran with another {min(a ^ b)[0]} in its environment"
     here = _machine(node.describe())
     if not record.nodes or any(_machine(machine) != here for machine in record.nodes):
         return "it ran on another machine"

@@ -7,10 +7,11 @@ import platform
 import secrets
 import shlex
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import mlbench
 from mlbench import clock
@@ -153,7 +154,7 @@ def machine(experiment: Experiment, output: Output) -> Iterator[MachineLock | No
         on_wait=partial(_tell_waiting, experiment, output),
     )
     if lock.waited_s:
-        _tell_sweep(experiment, waited_s=lock.waited_s)
+        _tell_sweep(experiment, study.WAITING, pid=os.getpid(), waited_s=lock.waited_s)
     try:
         yield lock
     finally:
@@ -165,15 +166,21 @@ def _tell_waiting(experiment: Experiment, output: Output) -> None:
         "mlbench: waiting for another run that measures on this machine; cluster.exclusive=false runs beside "
         "it, and marks both"
     )
-    _tell_sweep(experiment)
+    _tell_sweep(experiment, study.WAITING, pid=os.getpid())
 
 
-def _tell_sweep(experiment: Experiment, **value: float) -> None:
-    """Tell the sweep whose trial this is, if it is one's, that it waits or has waited."""
+def tell_run(experiment: Experiment, start: Mapping[str, Any]) -> None:
+    """Name a run that begins in its study's log: no end of its command, and no deletion, hides it then."""
+    trial = study.trial_id(start["key"], start["seed"])
+    _tell_sweep(experiment, study.RUN, trial=trial, run_id=start["run_id"])
+
+
+def _tell_sweep(experiment: Experiment, key: str, **value: Any) -> None:
+    """Tell the sweep whose trial this is, if it is one's."""
     if experiment.study:
         log = study.folder(experiment.output_root.absolute(), experiment.study) / study.LOG
         if log.exists():
-            events.append(log, study.WAITING, {"pid": os.getpid(), **value})
+            events.append(log, key, value)
 
 
 def _recorded(
@@ -196,7 +203,9 @@ def _recorded(
         display = output.display(experiment, seed, command_started=begun)
     # It takes the run before anybody can find it in its log.
     mlflow = uploader.MlflowUploader(folder, experiment.store, draw=output.figures)
-    events.append(log, "run_configuration", start.model_dump(mode="json"))
+    values = start.model_dump(mode="json")
+    events.append(log, "run_configuration", values)
+    tell_run(experiment, values)
     mlflow.start()
     try:
         end, exception = _measure(

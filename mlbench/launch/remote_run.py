@@ -119,7 +119,7 @@ class Copy:
                 raise SubmissionLost(f"{run_id[:80]!r} is no name of a run")
             self._open(self._experiment.output_root / run_id)
             events.copy(self.log, event)
-            self._start()
+            self._start(event["value"])
         elif event["key"] == "run_stop":
             self.stop = event
         else:
@@ -130,7 +130,7 @@ class Copy:
         """Take the folder of a run that began nowhere else."""
         self._open(folder)
         events.append(self.log, "run_configuration", start)
-        self._start()
+        self._start(start)
 
     def finish(self, *, wait: float) -> str | None:
         """Wait for MLflow; return its id of the run, None where it was not reached."""
@@ -153,8 +153,9 @@ class Copy:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
 
-    def _start(self) -> None:
+    def _start(self, start: dict[str, Any]) -> None:
         assert self.folder is not None
+        local.tell_run(self._experiment, start)
         self._mlflow = uploader.MlflowUploader(self.folder, self._experiment.store, draw=self._output.figures)
         self._mlflow.start()
 

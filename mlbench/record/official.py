@@ -39,14 +39,20 @@ PRECISION = {
 DRIVER = ("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64")
 # Of these variables each changes what computes, what code runs or what is measured, but for those after them.
 CHANGING = {
-    "changes arithmetic or the library that does it": (("CUBLAS_*", "CUDNN_*", "TORCH_*"), (
-        "CUBLAS_LOG*", "CUBLAS_WORKSPACE_CONFIG", "CUDNN_LOG*", "TORCH_CPP_LOG_LEVEL", "TORCH_CUDA_ARCH_LIST",
-        "TORCH_DISTRIBUTED_DEBUG", "TORCH_HOME", "TORCH_LOGS*", "TORCH_NCCL_*", "TORCH_SHOW_*",
+    "changes arithmetic or the library that does it": ((
+        "CUBLAS_*", "CUDNN_*", "JAX_*", "TORCHDYNAMO_*", "TORCHINDUCTOR_*", "TORCH_*", "TRITON_*", "XLA_*",
+    ), (
+        "CUBLAS_LOG*", "CUBLAS_WORKSPACE_CONFIG", "CUDNN_LOG*", "JAX_COMPILATION_CACHE_DIR", "JAX_PLATFORMS",
+        "TORCHINDUCTOR_CACHE_DIR", "TORCH_CPP_LOG_LEVEL", "TORCH_CUDA_ARCH_LIST", "TORCH_DISTRIBUTED_DEBUG",
+        "TORCH_HOME", "TORCH_LOGS*", "TORCH_NCCL_*", "TORCH_SHOW_*", "TRITON_CACHE_DIR",
+        "XLA_PYTHON_CLIENT_*",
     )),
     "puts other code into the processes": (("LD_*", "PYTHON*", "RAY_*"), (
         "PYTHONBREAKPOINT", "PYTHONCOERCECLOCALE", "PYTHONDONTWRITEBYTECODE", "PYTHONFAULTHANDLER",
         "PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONSTARTUP",
         "PYTHONUNBUFFERED", "PYTHONUTF8",
+        "PYTHON_SHA256", "PYTHON_VERSION",  # of Docker's python images, on which image/Dockerfile is built
+        "PYTHON_BASIC_REPL", "PYTHON_COLORS", "PYTHON_HISTORY",  # of its prompt
     )),
     "changes what mlbench measures": (("MLBENCH_*",), (
         "MLBENCH_CONFIG_DIR",  # its choices are deviations

@@ -10,14 +10,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
 import mlbench
 from mlbench.config import plugins
 from mlbench.config.credentials import setting, without_credentials
-from mlbench.config.identity import version
+from mlbench.config.identity import listed, version
 from mlbench.record import startup_code
 from mlbench.record.record import Git, Software
 
@@ -81,6 +80,7 @@ ENVIRONMENT = (
     "GOMP_*",
     "KMP_*",
     "GLIBC_TUNABLES",
+    "JAX_*",
     "LD_*",
     "MALLOC_*",
     "MKL_*",
@@ -97,9 +97,15 @@ ENVIRONMENT = (
     "RAY_*HOOK*",
     "RAY_*SETUP_FUNCTION*",
     "RAY_preload_python_modules",
+    "TORCHDYNAMO_*",
+    "TORCHINDUCTOR_*",
     "TORCH_*",
+    "TRITON_*",
     "UCX_*",
+    "XLA_*",
 )
+# Those of them that mlbench's commands, a local cluster and an import of scikit-learn set.
+OWN = ("GLOO_SOCKET_IFNAME", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "MLBENCH_*", "PYTHON*")
 
 
 def software() -> Software:
@@ -154,10 +160,13 @@ def _hashed(files: Iterable[tuple[str, Path]]) -> str:
 def environment() -> dict[str, str]:
     """Return the environment variables that change speed or results, without credentials."""
     return {
-        name: setting(name, value)
-        for name, value in sorted(os.environ.items())
-        if any(fnmatchcase(name, pattern) for pattern in ENVIRONMENT)
+        name: setting(name, value) for name, value in sorted(os.environ.items()) if listed(name, ENVIRONMENT)
     }
+
+
+def settings(software: Software) -> dict[str, str]:
+    """Return the variables by which somebody chose how a run computes."""
+    return {name: value for name, value in software.environment.items() if not listed(name, OWN)}
 
 
 def git(checkout: Path) -> Git | None:

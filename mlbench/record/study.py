@@ -9,6 +9,7 @@ import secrets
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -30,6 +31,7 @@ LOG = "trials.jsonl"
 # Keys of the log: of a trial's attempts, of a trial that the budget refused, and of a sweep's stop.
 STARTED, ENDED, REFUSED, STOPPED = "trial_started", "trial_ended", "trial_refused", "sweep_stopped"
 WAITING = "trial_waits"  # for another run on this machine: by its process id, at the end with waited_s
+RUN = "trial_run"  # the folder that a run of the trial has begun to fill, however it ends
 REPORT = "report"  # folder of the figures and the page
 LOCK_S = 10  # s that a killed sweep's last processes have to let go of the study
 SEEDS = 2**31  # as Experiment.seed allows
@@ -215,16 +217,16 @@ def lost_attempts(path: Path, records: Sequence[Record]) -> list[str]:
 def histories(output_root: Path, *, runs: Collection[str] | None = None) -> dict[str, History]:
     """Return what all studies know of their points, by key; a study that cannot be read knows nothing.
 
-    `runs`: the names of all runs that are there (default: those whose record can be read, in output_root).
+    `runs`: the names of all runs that are there (default: those in output_root, but for unreadable records).
     """
-    there = (lambda run: reader.is_readable(output_root / run)) if runs is None else runs.__contains__
+    there = partial(_is_there, output_root) if runs is None else runs.__contains__
     result: dict[str, History] = {}
     for path in sorted((output_root / "studies").glob(f"*/{PLAN}")):
         with suppress(UserError, LookupError, TypeError):
             plan = load(path.parent)
             log = events.read(path.parent / LOG) if (path.parent / LOG).exists() else []
-            ended = {(e["value"]["trial"], e["value"]["run_id"]) for e in log if e["key"] == ENDED}
-            gone = [(trial, run) for trial, run in ended if run and not there(run)]
+            begun = {(e["value"]["trial"], e["value"]["run_id"]) for e in log if e["key"] in (RUN, ENDED)}
+            gone = [(trial, run) for trial, run in begun if run and not there(run)]
             for point in plan.points if plan else ():
                 old = result.get(point.key, History())
                 result[point.key] = History(
@@ -233,6 +235,14 @@ def histories(output_root: Path, *, runs: Collection[str] | None = None) -> dict
                     old.deleted | {run for trial, run in gone if trial.startswith(f"{point.key}-")},
                 )
     return result
+
+
+def _is_there(output_root: Path, run: str) -> bool:
+    """Return whether a run has a record that can be used, goes on, or was killed and is not concluded yet."""
+    log = output_root / run / events.NAME
+    return reader.is_readable(log.parent) or (
+        log.exists() and all(event["key"] != "run_stop" for event in events.read(log))
+    )
 
 
 def check_versions(study: Study, experiments: Mapping[str, Experiment]) -> None:

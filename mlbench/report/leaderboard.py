@@ -87,14 +87,20 @@ def _of_one(submission: Checked) -> Iterable[LeaderboardEntry]:
     described = {run.key: hardware_class(run) for run in submission.records if run.nodes}
     for run in submission.records:
         machines = hardware_class(run) if run.nodes else described.get(run.key, hardware_class(run))
-        names = run.experiment.division.name, machines, comparable(run.mlbench)
+        names = _division(run), machines, comparable(run.mlbench)
         classes.setdefault(names, []).append(run)
     for (division, machines, version), runs in classes.items():
         for group in groups(runs, histories=submission.histories):
             data = "" if group.other_data else f", {group.dataset}"
-            section = f"{group.title}{data}; {division} division; {machines}; mlbench {version}"
+            section = f"{group.title}{data}; {division}; {machines}; mlbench {version}"
             for curve in group.curves:
                 yield from (_entry(submission, section, curve, point) for point in curve.points)
+
+
+def _division(run: Record) -> str:
+    """Return a run's division; the closed one lists deviations, and no rank is theirs and the others'."""
+    name = run.experiment.division.name
+    return f"{name} division{' with deviations' if name == 'closed' and run.deviations else ''}"
 
 
 def _entry(submission: Checked, section: str, curve: ScalingCurve, point: Point) -> LeaderboardEntry:
@@ -120,7 +126,7 @@ def _reproduced(entry: LeaderboardEntry, every: Sequence[LeaderboardEntry]) -> L
     for other in every:
         alike = other.section == entry.section and other.point.workers == entry.point.workers
         if other.entity != entry.entity and other.tier != SELF and alike:
-            within = time.low <= other.point.median_s <= time.high
+            within = time.low <= other.point.median_s <= time.high < math.inf
             if within and not differences(entry.point, other.point):
                 return replace(entry, tier=REPRODUCED, why=f"by {other.entity} in {other.submission.name}")
     return entry
@@ -145,7 +151,8 @@ def row(entry: LeaderboardEntry) -> dict[str, Any]:
         "hardware": about.hardware if about else point.hardware, "nodes": point.nodes,
         "time_to_accuracy_s": time.value if time else None, "low_s": time.low if time else None,
         "high_s": time.high if time else None, "cost_usd": bill.value if bill else None,
-        "runs": point.n, "reached": point.reached, "not_comparable": point.exclusion_reason,
+        "runs": point.n, "reached": point.reached, "left_out": len(point.left_out),
+        "not_comparable": point.exclusion_reason,
         "key": point.key, "run_ids": [run.run_id for run in point.records],
     }  # fmt: skip
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
@@ -189,9 +196,7 @@ def markdown(submission: Checked, every: Sequence[LeaderboardEntry]) -> str:
     for entry in own:
         what = f"`{_code(entry.section)}, {entry.point.workers} x {_code(entry.point.backend)}`"
         bill = usd(entry.usd.value) if entry.usd and math.isfinite(entry.usd.value) else "-"
-        table.append(
-            f"| {what} | {_time(entry)} | {bill} | {entry.point.reached} of {entry.point.n} | {entry.tier} |"
-        )
+        table.append(f"| {what} | {_time(entry)} | {bill} | {reached(entry.point)} | {entry.tier} |")
     notes = [f"- `{_code(reason)}`" for reason in submission.incomplete]
     head = f"### {name}: accepted, {tier(submission, every)}"
     return "\n".join([head, "", *table, "", *notes, ""])
@@ -201,6 +206,12 @@ def numbers(entry: LeaderboardEntry) -> str:
     """Return workers, time with its interval and cost, e.g. "2 workers, 11.5 s (10 s to 13 s), 0.01 USD"."""
     bill = f", {usd(entry.usd.value)}" if entry.usd and math.isfinite(entry.usd.value) else ""
     return f"{counted(entry.point.workers, 'worker')}, {_time(entry)}{bill}"
+
+
+def reached(point: Point) -> str:
+    """Return in how many of its runs a point reached its goal, and how many beside them do not count."""
+    beside = f", {len(point.left_out)} left out" if point.left_out else ""
+    return f"{point.reached} of {point.n}{beside}"
 
 
 def sentence(entry: LeaderboardEntry) -> str:

@@ -149,7 +149,7 @@ def _ranked(some: Sequence[LeaderboardEntry]) -> PagePart:
             TableCell(about.hardware if about else point.hardware),
             cell(point.time_to_accuracy, "s"),
             cell(entry.usd, "USD"),
-            TableCell(f"{point.reached} of {point.n}", number=True),
+            TableCell(leaderboard.reached(point), number=True),
             TableCell(entry.tier, entry.why if entry.tier != leaderboard.COMPLETE else ""),
         ]
         filters = {"task": point.task, "workers": str(point.workers), "hardware": point.hardware}
@@ -262,7 +262,7 @@ def _row(label: str, point: Point) -> Row:
         cell(point.time_to_accuracy, "s"),
         cell(point.samples_per_s, ""),
         cell(point.usd, "USD"),
-        TableCell(f"{point.reached} of {point.n}", number=True),
+        TableCell(leaderboard.reached(point), number=True),
         TableCell(f"{eligible} of {point.n}", number=True),
         TableCell(", ".join(studies)),
     ]

@@ -23,7 +23,7 @@ from mlbench.config.errors import UserError, is_comparable
 from mlbench.config.experiment import FrozenModel, PositiveFloat
 from mlbench.config.identity import identity
 from mlbench.record import events, log_consistency, study
-from mlbench.record.attempts import History
+from mlbench.record.attempts import History, results
 from mlbench.record.format import counted
 from mlbench.record.record import Record
 from mlbench.tracking import archive
@@ -191,8 +191,11 @@ def _of_keys(records: Sequence[Record]) -> Iterator[str]:
     first: dict[str, Record] = {}
     for run in records:
         other = first.setdefault(run.key, run)
+        names = [each.experiment.division.name for each in (other, run)]
         if identity(other.experiment.plain()) != identity(run.experiment.plain()):
             yield f"{run.run_id} has the key of {other.run_id} and another configuration"
+        elif len(set(names)) > 1:
+            yield f"{run.run_id} is of the point of {other.run_id} and of another division"
 
 
 def _undeclared(run: Record) -> Iterator[str]:
@@ -238,6 +241,7 @@ def _of_a_study(
         ended = [event["value"] for event in log if event["key"] == study.ENDED]
         logged = {event["value"]["trial"] for event in log if event["key"] in (study.STARTED, study.ENDED)}
         attempts = {value["run_id"]: (value["trial"], value["status"]) for value in ended if value["run_id"]}
+        begun = {event["value"]["run_id"] for event in log if event["key"] == study.RUN}
     except (UserError, LookupError, TypeError, OSError, RecursionError):
         refusals.append(f"the plan or the log of study {name} cannot be read")
         return
@@ -255,9 +259,9 @@ def _of_a_study(
             incomplete.append(f"{run.run_id}: it is {run.status}, the log of study {name} has it as {status}")
         if log and trial not in logged:
             incomplete.append(f"{run.run_id}: the log of study {name} knows of no attempt")
-    for gone in sorted(attempts.keys() - {run.run_id for run in records}):
+    for gone in sorted((attempts.keys() | begun) - {run.run_id for run in records}, key=str):
         refusals.append(f"the attempt {gone} of study {name} is left out: every attempt is handed in")
-    missing = trials - {(run.key, run.seed) for run in records}
+    missing = trials - {(run.key, run.seed) for run in results(records)}
     if missing:
         incomplete.append(f"{counted(len(missing), 'planned run')} of study {name} without a result")
     if not log:

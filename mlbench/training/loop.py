@@ -8,9 +8,10 @@ and, every CHECK_EVERY steps, one number that tells whether the loss is still fi
 
 import math
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
-from mlbench.training import checkpoint
+from mlbench.training import checkpoint, compilation
 from mlbench.training.profiler import StepProfiler
 from mlbench.training.reporter import Reporter
 from mlbench.training.setup import Setup, TaskResult
@@ -29,7 +30,7 @@ def train(setup: Setup, worker: Worker, *, report_s: float = REPORT_S) -> TaskRe
 
     report_s: seconds between two reports, at least.
     """
-    try:
+    with closing(setup), compilation.cold(worker.compile):
         run = Run(setup, worker, report_s=report_s)
         reporter, timer = run.reporter, worker.timer
         first_epoch, run.step, run.samples = checkpoint.restore(run.trainer.stateful(), worker, reporter)
@@ -83,8 +84,6 @@ def train(setup: Setup, worker: Worker, *, report_s: float = REPORT_S) -> TaskRe
             warnings=list(setup.warnings),
             profile=None if profiler is None else profiler.finish(),
         )
-    finally:
-        setup.close()
 
 
 class Run:

@@ -569,7 +569,8 @@ def test_an_interval_is_expanded_by_student_s_t_with_n_less_one_degrees_of_freed
 
 
 def calibrated(seed: int, rate: float, **changes: Any) -> Record:
-    node = {"hostname": "here", "usable_cpus": 2, "cpu_model": "A", "calibration": {"gemm_flops_per_s": rate}}
+    rates = {"cpu_gemm_flops_per_s": rate}
+    node = {"hostname": "here", "usable_cpus": 2, "cpu_model": "A", "calibration": rates}
     run = studies.run(1, seed, T4, time=changes.pop("time", 100.0), **changes)
     return Record.model_validate(run.model_dump(mode="json") | {"nodes": [node | {"threads_per_worker": 1}]})
 
@@ -577,10 +578,23 @@ def calibrated(seed: int, rate: float, **changes: Any) -> Record:
 def test_the_slowest_node_of_a_run_tells_its_speed() -> None:
     runs = [calibrated(seed, rate) for seed, rate in enumerate((200e9, 205e9, 198e9))]
     mixed = calibrated(9, 95e9)
-    fast = mixed.nodes[0].model_copy(update={"calibration": {"gemm_flops_per_s": 210e9}})
+    fast = mixed.nodes[0].model_copy(update={"calibration": {"cpu_gemm_flops_per_s": 210e9}})
     mixed = mixed.model_copy(update={"nodes": [fast, *mixed.nodes]})
     (point,) = points([*runs, mixed])
     assert list(point.disturbed) == [mixed.run_id]
+
+
+def test_of_a_gpu_s_run_the_gpu_tells_the_speed() -> None:
+    """A CPU that was slow for a moment is nothing to it."""
+
+    def on_gpu(seed: int, cpu: float, gpu: float) -> Record:
+        rates = {"cpu_gemm_flops_per_s": cpu, "cuda_gemm_flops_per_s": gpu}
+        node = {"hostname": "here", "usable_cpus": 2, "calibration": rates}
+        return studies.run(1, seed, T4, "backend=nccl", time=100.0, nodes=[node])
+
+    throttled = on_gpu(4, 200e9, 4e12)
+    (point,) = points([*(on_gpu(seed, 200e9, 8e12) for seed in range(3)), on_gpu(3, 90e9, 8e12), throttled])
+    assert list(point.disturbed) == [throttled.run_id]
 
 
 def test_a_run_on_a_node_at_half_speed_is_left_out_and_listed() -> None:
@@ -618,6 +632,22 @@ def test_a_point_says_what_its_runs_mix() -> None:
     (point,) = points([base, moved])
     assert "2 kinds of machines" in point.mixture
     assert point.exclusion_reason == "its runs were measured on several kinds of machines"
+
+
+@pytest.mark.parametrize(
+    ("changes", "mixture"),
+    [
+        ({"code": "edited and not committed"}, ("2 states of the code",)),
+        ({"python": "3.0"}, ("2 versions of Python",)),
+        ({"environment": {"OMP_PLACES": "cores"}}, ("2 settings of the environment",)),
+        ({"environment": {"GLOO_SOCKET_IFNAME": "lo", "MLBENCH_PARENT": "7"}}, ()),
+    ],
+)
+def test_code_python_and_variables_that_differ_are_a_mixture(changes: dict[str, Any], mixture: Any) -> None:
+    one, other = calibrated(1, 200e9), calibrated(2, 200e9)
+    software = other.software.model_copy(update=changes)
+    (point,) = points([one, other.model_copy(update={"software": software})])
+    assert point.mixture == mixture
 
 
 def at_speed(workers: int, rate: float, *overrides: str, repeats: int = 3) -> list[Record]:

@@ -39,6 +39,7 @@ def test_a_run_of_this_code_on_this_machine_stands() -> None:
         ({"python": "3.0"}, "another Python"),
         ({"packages": provenance.software().packages | {"ray": "1.0"}}, "ray 1.0"),
         ({"packages": {}}, "None"),
+        ({"environment": provenance.environment() | {"OMP_PLACES": "x"}}, "another OMP_PLACES"),
     ],
 )
 def test_other_code_or_libraries_do_not(software: dict[str, Any], reason: str) -> None:

@@ -1,6 +1,7 @@
 """What `execute.execute` reuses, and what a run that could not train leaves behind; no worker is started."""
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from mlbench.config import compose, identity
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.launch import execute, remote_run
-from mlbench.record import events, provenance, reader
+from mlbench.record import events, provenance, reader, study
 from mlbench.record.record import Record
 from mlbench.tracking import sync, uploader
 
@@ -89,6 +90,33 @@ def test_a_run_that_finds_no_room_is_recorded_as_failed_and_can_be_deleted(
     assert [run.outcome for run in sync.sync_runs(root, None)] == ["present"]
     assert results.main(["delete", "status=failed", "--yes", f"output_root={root}"]) == 0
     assert not (root / record.run_id).exists()
+
+
+def test_a_study_knows_a_run_from_its_begin(
+    root: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody would know of one whose command was killed and whose folder is gone."""
+    experiment, deleted = logreg(root, data_root, "study=s"), []
+    point = study.StudyPoint(key=identity.key(experiment), overrides=("task=logreg",), seeds=(7,))
+    folder = study.folder(root, "s")
+    study.save(study.new("s", question="?").model_copy(update={"points": (point,)}), folder)
+    (folder / study.LOG).touch()
+
+    @contextmanager
+    def connect(_: Experiment) -> Iterator[Any]:
+        deleted.append(study.histories(root)[point.key].deleted)
+        raise UserError("no room")
+        yield
+
+    monkeypatch.setattr(execute.clusters, "connect", connect)
+    with pytest.raises(UserError):
+        execute.execute(experiment)
+    record, _ = left(root)
+    for path in (root / record.run_id / "record.json", root / record.run_id):
+        deleted.append(study.histories(root)[point.key].deleted)
+        path.unlink() if path.is_file() else shutil.rmtree(path)
+    deleted.append(study.histories(root)[point.key].deleted)
+    assert deleted == [set(), set(), {record.run_id}, {record.run_id}]
 
 
 def test_a_mistake_that_shows_after_hours_keeps_what_was_measured(

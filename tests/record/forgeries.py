@@ -276,6 +276,8 @@ EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
     "emulated arithmetic": (node(environment={"CUBLAS_EMULATE_FP32": "1"}), "CUBLAS_EMULATE_FP32 changes"),
     "other convolutions": (node(environment={"CUDNN_FRONTEND_X": "1"}), "CUDNN_FRONTEND_X changes"),
     "TORCH_*": (node(environment={"TORCH_BLAS_PREFER_CUBLASLT": "1"}), "TORCH_BLAS_PREFER_CUBLASLT changes"),
+    "XLA's flags": (node(environment={"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}), "XLA_FLAGS changes"),
+    "inductor's settings": (node(environment={"TORCHINDUCTOR_X": "1"}), "TORCHINDUCTOR_X changes"),
     "Ray's hook": (node(environment={"RAY_RUNTIME_ENV_HOOK": "m.f"}), "RAY_RUNTIME_ENV_HOOK puts"),
     "sitecustomize": (node(startup_code={"site-packages/sitecustomize.py": "0"}), "sitecustomize.py runs"),
     "a Hydra plug-in": (lambda log: begun(log, startup_code={"hydra_plugins/x.py": "0"}), "x.py runs before"),

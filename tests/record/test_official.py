@@ -36,8 +36,15 @@ def test_an_untampered_run_is_official() -> None:
     assert named is not None and named[0] == "result.txt" and "not official" not in named[1]
 
 
-def test_the_image_s_path_to_the_driver_of_gke_is_no_reason() -> None:
-    environment = {"environment": {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}}
+def test_what_the_image_sets_is_no_reason() -> None:
+    """The path to the driver of GKE, and what Docker's python image has, on which it is built."""
+    environment = {
+        "environment": {
+            "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
+            "PYTHON_VERSION": "3.11.13",
+            "PYTHON_SHA256": "849da87a",
+        }
+    }
     nodes = [node | environment for node in RESULT["nodes"]]
     record = built(OFFICIAL, begun={"software": SOFTWARE | environment}, result=RESULT | {"nodes": nodes})
     assert record.official_reasons == []

@@ -105,6 +105,8 @@ def test_only_settings_on_the_list_are_recorded(monkeypatch):
         "GLOO_SOCKET_IFNAME": "lo",
         "CUDA_VISIBLE_DEVICES": "0,1",
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "XLA_FLAGS": "--xla_cpu_enable_fast_math=true",
+        "JAX_DEFAULT_MATMUL_PRECISION": "bfloat16",
         "NCCL_CONF_FILE": "https://me:hidden@host/nccl.conf",
     }
     secrets = ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "MLFLOW_TRACKING_PASSWORD", "HF_TOKEN")

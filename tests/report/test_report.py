@@ -657,7 +657,7 @@ def test_all_that_a_run_measures_between_its_batches_is_drawn_and_in_the_tables(
 
 def test_a_run_on_an_odd_node_is_told_at_its_point_and_in_the_list_of_runs(records: list[Record]) -> None:
     def calibrated(seed: int, rate: float) -> Record:
-        node = Node(hostname="a", usable_cpus=2, calibration={"gemm_flops_per_s": rate})
+        node = Node(hostname="a", usable_cpus=2, calibration={"cpu_gemm_flops_per_s": rate})
         return studies.run(2, seed, T4, time=60, nodes=[node])
 
     some = [calibrated(seed, rate) for seed, rate in enumerate((200e9, 205e9, 198e9, 95e9))]
@@ -691,7 +691,7 @@ def test_the_report_tells_communication_and_its_stragglers_as_the_card_does() ->
     ]  # fmt: skip
     odd = [
         run.model_copy(
-            update={"nodes": [Node(hostname="a", usable_cpus=2, calibration={"gemm_flops_per_s": rate})]}
+            update={"nodes": [Node(hostname="a", usable_cpus=2, calibration={"cpu_gemm_flops_per_s": rate})]}
         )
         for run, rate in zip(
             studies.study(T4, workers=(4,), repeats=4), (200e9, 205e9, 198e9, 95e9), strict=True

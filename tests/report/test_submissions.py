@@ -196,6 +196,11 @@ def deleted(folder: Path) -> None:
     sorted(folder.glob("*.zip"))[-1].unlink()
 
 
+def killed(folder: Path) -> None:
+    """A run that began, and whose command was killed before it wrote how the run ended."""
+    events.append(study.folder(folder, STUDY) / study.LOG, study.RUN, {"trial": "t", "run_id": "run-9"})
+
+
 def html_entity(folder: Path) -> None:
     (folder / "submission.yaml").write_text(yaml.safe_dump(ABOUT | {"entity": "<script>alert(1)</script>"}))
 
@@ -209,6 +214,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a copied run of another entity": (copied, "run-9 has the times of run-c of lab-b/2026-11-24-two-cores"),
     "a swapped study": (swapped, "run-1: the plan of study two-nodes has no such point and seed"),
     "a deleted attempt": (deleted, "the attempt run-3 of study two-nodes is left out"),
+    "an attempt that was killed": (killed, "the attempt run-9 of study two-nodes is left out"),
     "HTML in an entity": (html_entity, "submission.yaml: entity: it holds signs of markup"),
     "a link": (linked, "'zz.zip' is no file of a submission"),
     "no price": (lambda folder: (folder / "submission.yaml").write_text("a: 1"), "price: field required"),
@@ -242,6 +248,25 @@ def test_tiers_need_logs_attempts_and_another_entity(tmp_path: Path) -> None:
     ]
     assert entries[2].why == "3 runs without a study's plan, so nobody knows how many were tried"
     assert entries[0].why == "by lab-a in 2026-11-24-two-cores"
+
+
+def test_an_interval_without_an_end_is_reproduced_by_nobody(tmp_path: Path) -> None:
+    """One of its runs missed the goal; another entity needs nine times as long."""
+
+    def missed(log: Log) -> None:
+        last = of(log, "validation", -1)["value"]
+        last |= {"metrics": {"accuracy": 84.0, "loss": 1.0}, "goal_reached": False}
+        of(log, "run_result")["value"]["result"]["status"] = "goal_not_reached"
+
+    first = hand_in(tmp_path, tmp_path / "a", entity="lab-a", edit=missed)
+    path = study.folder(first, STUDY) / study.LOG
+    *lines, last = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines, last.replace("goal_reached", "goal_not_reached")]))
+    second = hand_in(tmp_path, tmp_path / "b", entity="lab-b", times=(40.0, 41.0, 42.0), first_seed=11)
+    entries = leaderboard.entries([submission.check(folder) for folder in (first, second)])
+    assert [(entry.entity, entry.tier) for entry in entries] == [
+        ("lab-a", "logs complete"), ("lab-b", "logs complete"),
+    ]  # fmt: skip
 
 
 def test_ranks_are_of_one_task_goal_division_and_class_of_hardware(tmp_path: Path) -> None:
@@ -282,6 +307,38 @@ def test_an_attempt_that_failed_counts_in_the_point_of_those_that_did_not(
     assert (entry.point.n, entry.point.reached) == (3, 2)
 
 
+def test_a_seed_that_was_only_interrupted_has_no_result(tmp_path: Path) -> None:
+    """Else who stops the slow ones has the median of the others."""
+
+    def interrupted(log: Log) -> None:
+        failed(log)
+        of(log, "run_result")["value"]["status"] = "interrupted"
+
+    result = submission.check(hand_in(tmp_path, tmp_path / "runs", edit=interrupted))
+    assert f"1 planned run of study {STUDY} without a result" in result.incomplete
+
+
+def test_runs_that_are_left_out_are_told_beside_those_that_count(tmp_path: Path, capsys: Any) -> None:
+    def busy(log: Log) -> None:
+        (node,) = of(log, "run_result")["value"]["result"]["nodes"]
+        node["interference"] = {"seconds": 90.0, "cpus": 2.0, "others": 1.0, "steal": 0.0}
+
+    code, output = checked(hand_in(tmp_path, tmp_path / "runs", edit=busy), capsys, "--markdown")
+    assert code == 0 and "| 2 of 2, 1 left out | logs complete |" in output, output
+
+
+def test_what_the_closed_division_lists_as_deviations_is_ranked_apart(tmp_path: Path) -> None:
+    """An open run whose log is called closed keeps them, and so does a file of the user's own."""
+    folders = [
+        hand_in(tmp_path, tmp_path / "runs", "division=closed", *more, entity=f"lab-{index}",
+                times=[4.1 + index], first_seed=1 + 10 * index)
+        for index, more in enumerate([(), ("hardware.network_gbit_per_s=5",)])
+    ]  # fmt: skip
+    entries = leaderboard.entries([submission.check(folder) for folder in folders])
+    ranks = {entry.entity: (entry.rank, entry.section.split("; ")[1]) for entry in entries}
+    assert ranks == {"lab-0": (1, "closed division"), "lab-1": (1, "closed division with deviations")}
+
+
 def test_who_extends_a_study_hands_its_runs_in_again(tmp_path: Path) -> None:
     first = hand_in(tmp_path, tmp_path / "runs")
     later = first.with_name("2026-12-24-two-cores")
@@ -317,9 +374,15 @@ def undeclared(log: Log) -> None:
     log[0]["value"]["deviations"] = []
 
 
+def other_division(log: Log) -> None:
+    """A slow run that leaves the rank of its point."""
+    log[0]["value"]["experiment"]["division"]["name"] = "closed"
+
+
 CONFIGURATIONS = {
     "another experiment": (other_key, "has the key of run-1 and another configuration"),
     "another rate": (undeclared, "of the closed division, and differs from the reference in task.lr"),
+    "another division": (other_division, "run-3 is of the point of run-1 and of another division"),
 }
 
 

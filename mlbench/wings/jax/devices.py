@@ -30,6 +30,8 @@ def mesh(worker: Worker) -> Mesh:
     jax joins its workers at the first call in a process and cannot leave them again.
     """
     jax.config.update("jax_platforms", "cuda" if worker.backend == "nccl" else "cpu")
+    # Its default multiplies float32 in TF32 on a GPU that can (jax.lax.Precision).
+    jax.config.update("jax_default_matmul_precision", "float32")
     os.environ.setdefault("NPROC", str(torch.get_num_threads()))  # the threads of XLA's CPU client
     if worker.world_size > 1 and not jax.distributed.is_initialized():
         _join(worker)

@@ -81,6 +81,7 @@ def observed(worker: Worker, root: Path) -> dict[str, Any]:
         "phases": [times.plain() for times in whole.phase_times],
         "warnings": whole.warnings,
         "gradient_bytes": whole.gradient_bytes,
+        "product": jax.jit(lambda x: x @ x).lower(jax.ShapeDtypeStruct((2, 2), "float32")).as_text(),
         "whole": [(each["step"], each["train_loss"], each["metrics"]) for each in whole.validations],
         "resumed": [(each["step"], each["train_loss"], each["metrics"]) for each in resumed.validations],
     }
@@ -104,6 +105,11 @@ def test_a_compiled_step_is_one_phase_and_says_so(alone: dict[str, Any]) -> None
         assert times["overlapped_communication"] == 0 and times["lateness"] == []
     assert "one compiled program" in alone["warnings"][0]
     assert alone["gradient_bytes"] == 200 * 4
+
+
+def test_float32_is_multiplied_in_float32_on_a_gpu_too(alone: dict[str, Any]) -> None:
+    """jax's default is TF32 there."""
+    assert "precision = [HIGHEST, HIGHEST]" in alone["product"]
 
 
 def test_a_restart_goes_on_where_the_checkpoint_was(alone: dict[str, Any]) -> None:

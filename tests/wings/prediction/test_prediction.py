@@ -595,7 +595,7 @@ def test_runs_on_a_slow_node_and_repeats_of_a_seed_are_never_fitted() -> None:
 
     def ran(k: int, seed: int, rate: float, number: int = 0) -> Record:
         node = {"hostname": "here", "usable_cpus": 2, "threads_per_worker": 1}
-        node["calibration"] = {"gemm_flops_per_s": rate}
+        node["calibration"] = {"cpu_gemm_flops_per_s": rate}
         return as_record(world.run(k), seed=seed, key=f"{k}", nodes=[node], run_id=f"{k}-{seed}-{number}")
 
     quiet = [ran(k, seed, 2e11) for k in (1, 2) for seed in range(3)]
