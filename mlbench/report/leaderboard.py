@@ -98,9 +98,11 @@ def _of_one(submission: Checked) -> Iterable[LeaderboardEntry]:
 
 
 def _division(run: Record) -> str:
-    """Return a run's division; the closed one lists deviations, and no rank is theirs and the others'."""
+    """Return what shares no rank with others: a division, its deviations if it is closed, and a script."""
     name = run.experiment.division.name
-    return f"{name} division{' with deviations' if name == 'closed' and run.deviations else ''}"
+    deviations = " with deviations" if name == "closed" and run.deviations else ""
+    sources = getattr(run.experiment.task, "sources", None)
+    return f"{name} division{deviations}{f', script {sources[:12]}' if sources else ''}"
 
 
 def _entry(submission: Checked, section: str, curve: ScalingCurve, point: Point) -> LeaderboardEntry:

@@ -14,6 +14,7 @@ import yaml
 import zips
 from conftest import ROOT
 from driven import sealed
+from records import record
 
 import mlbench
 from mlbench import results
@@ -337,6 +338,15 @@ def test_what_the_closed_division_lists_as_deviations_is_ranked_apart(tmp_path: 
     entries = leaderboard.entries([submission.check(folder) for folder in folders])
     ranks = {entry.entity: (entry.rank, entry.section.split("; ")[1]) for entry in entries}
     assert ranks == {"lab-0": (1, "closed division"), "lab-1": (1, "closed division with deviations")}
+
+
+def test_scripts_with_other_content_share_no_rank(tmp_path: Path) -> None:
+    sections = set()
+    for name in ("first.py", "second.py"):
+        (tmp_path / name).write_text(f"print('{name}')")
+        run = record("task=script", f"task.path={tmp_path / name}", "task.metric=accuracy", "goal=0.9")
+        sections.add(leaderboard._division(run))
+    assert len(sections) == 2 and all(section.startswith("open division, script ") for section in sections)
 
 
 def test_who_extends_a_study_hands_its_runs_in_again(tmp_path: Path) -> None:
