@@ -1,13 +1,13 @@
-"""What a script consists of: its own file, and those of its folder that it imports, by their content."""
+"""What a script consists of: its own file, and those beside it that it imports, by their content."""
 
 import ast
 import hashlib
 from pathlib import Path
 
 
-def files(script: Path) -> list[Path]:
-    """Return the script and the files below its folder that it or they import, found without running any."""
-    root, queue, scripts = script.parent, [script], {script: None}
+def files(script: Path, root: Path) -> list[Path]:
+    """Return the script and the files below `root` that it or they import, found without running any."""
+    queue, scripts = [script], {script: None}
     while queue:
         path = queue.pop()
         for name in _imports(path, root):
@@ -18,12 +18,12 @@ def files(script: Path) -> list[Path]:
     return sorted(scripts)
 
 
-def digest(script: Path) -> str:
-    """Return the SHA-256 of the script and of what it imports from its folder; OSError without a script."""
+def digest(script: Path, root: Path) -> str:
+    """Return the SHA-256 of the script and of what it imports from `root`; OSError without a script."""
     hashed = hashlib.sha256()
-    for path in files(script):
+    for path in files(script, root):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
-        hashed.update(f"{path.relative_to(script.parent)} {content}\n".encode())
+        hashed.update(f"{path.relative_to(root)} {content}\n".encode())
     return hashed.hexdigest()
 
 

@@ -52,7 +52,8 @@ class Config(TaskConfig):
             values |= _of_command([str(word) for word in values["command"]], Path(values["cwd"]))
         script = _script(values)
         if script is not None and script.is_file():
-            values["sources"] = sources.digest(script)
+            root = script.parent if values["path"] else Path(values["cwd"])  # first in Python's sys.path
+            values["sources"] = sources.digest(script, root)
         return values
 
     @field_validator("metric")
