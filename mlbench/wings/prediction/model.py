@@ -199,18 +199,21 @@ def from_records(records: Sequence[Record], *, title: str) -> Measurements:
             raise UserError(sentence, hint=f"choose one, e.g. task={tasks[0]}")
         sentence = f"{title} mixes experiments: {'; '.join(differing)}"
         raise UserError(sentence, hint="choose one, e.g. backend=gloo, or name the runs")
+    # A script does not tell its epochs: the most samples of a run stand for one.
+    epoch = 0 if all(run.epochs for run in fitted) else max(run.samples for run in fitted)
     first = (fitted or records)[0].experiment
     excluded = [(run, why) for run in records if (why := reasons[run.run_id])]
     return Measurements(
         title=title,
         task=first.task.name,
-        runs=tuple(map(_timings, fitted)),
+        runs=tuple(_timings(run, run.epochs or run.samples / epoch) for run in fitted),
         hardware=_with_rate(first.hardware, first.network),
         precision=getattr(first.task, "precision", None) or "fp32",
         gradient_bytes=fitted[0].gradient_bytes if fitted else None,
         backend=first.backend.name,
         network=f"network={first.network.name} ({first.network})" if first.network.emulated else None,
         left_out=tuple(f"{run.run_id} ({run.workers} workers) {why}" for run, why in excluded),
+        notes=(f"the runs tell no epochs; {epoch:,} samples stand for one",) if epoch else (),
     )
 
 
@@ -248,11 +251,12 @@ def _exclusion_reason(run: Record, disturbed: Mapping[str, str]) -> str:
         f"is {run.status.replace('_', ' ')}": run.status not in FITTED,
         "went on after a failure": run.restarts,
         "has no phase times": not {*PHASES} <= {*run.phases} or not run.steps,
+        "does not tell its samples": not run.samples,
     }
     return next((reason for reason, applies in reasons.items() if applies), "")
 
 
-def _timings(run: Record) -> RunTimings:
+def _timings(run: Record, epochs: float) -> RunTimings:
     phases = {name: spread.mean for name, spread in run.phases.items()}
     compute = math.fsum(phases[name] for name in ("forward", "loss", "backward"))
     communication = exposed(phases)
@@ -262,7 +266,7 @@ def _timings(run: Record) -> RunTimings:
     return RunTimings(
         workers=run.workers,
         reached=run.status == "goal_reached",
-        epochs=run.epochs,
+        epochs=epochs,
         steps=run.steps,
         samples=run.samples,
         validations=len(run.validations),

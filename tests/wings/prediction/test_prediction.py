@@ -629,6 +629,20 @@ def test_a_record_becomes_the_run_that_it_was_made_of() -> None:
     assert result.compute_s == pytest.approx(alone.compute_s)
 
 
+@pytest.mark.parametrize("grows", [True, False])
+def test_runs_that_tell_no_epochs_are_predicted_alike(*, grows: bool) -> None:
+    world = World(grows=grows, batch=32 if grows else 1024, epochs=(6.0, 1e-3))
+    runs = [as_record(world.run(k), seed=k) for k in (1, 2, 4)]
+    untold = [run.model_copy(update={"epochs": 0.0}) for run in runs]
+    told, silent = (from_records(several, title="study") for several in (runs, untold))
+    predicted = [model.fit(several).predict(np.array([8.0])).time for several in (told, silent)]
+    assert predicted[1] == pytest.approx(predicted[0], rel=1e-3)
+    most = max(run.samples for run in runs)
+    assert silent.notes == (f"the runs tell no epochs; {most:,} samples stand for one",)
+    empty = from_records([run.model_copy(update={"samples": 0}) for run in untold], title="study")
+    assert not empty.runs and "does not tell its samples" in empty.left_out[0]
+
+
 def test_two_experiments_are_not_one_study() -> None:
     runs = [as_record(World().run(1)), as_record(World().run(2), "task=logreg", seed=8)]
     with pytest.raises(UserError, match=r"study has runs of 2 tasks: .*\(choose one, e.g. task="):
