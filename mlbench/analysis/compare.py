@@ -320,7 +320,7 @@ def _reached(run: Record, value: float) -> float | None:
 
 MEASURES: dict[str, Callable[[Record], float | None]] = {
     "time_to_accuracy": lambda run: _reached(run, run.time_to_accuracy or math.inf),
-    "epochs": lambda run: _reached(run, run.epochs),
+    "epochs": lambda run: _reached(run, run.epochs) or None,
     "samples_per_s": lambda run: run.samples_per_s or None,
 }
 

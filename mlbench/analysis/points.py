@@ -247,8 +247,10 @@ def _quiet_point(runs: list[Record], *, with_disturbed: bool) -> Point:
 
 def _point(runs: list[Record]) -> Point:
     experiment = runs[0].experiment
-    timed = [run for run in runs if run.status in TIMED and run.epochs > 0 and math.isfinite(_elapsed(run))]
+    ended = [run for run in runs if run.status in TIMED]
+    timed = [run for run in ended if run.epochs > 0 and math.isfinite(_elapsed(run))]
     has_goal = runs[0].goal is not None
+    epochs = [_reached(run, run.epochs) for run in runs] if has_goal else []
     compute = [_reached(run, sum(_mean(run, phase) for phase in COMPUTE)) for run in runs] if has_goal else []
     instrumented = all({*COMPUTE} <= {*run.phases} for run in runs if run.status == "goal_reached")
     times = [time_to_goal(run) for run in runs] if has_goal else []
@@ -278,7 +280,7 @@ def _point(runs: list[Record]) -> Point:
         time_to_accuracy=estimate(times),
         olympic=olympic_mean(times),
         compute=estimate(compute) if instrumented else None,
-        epochs=estimate([_reached(run, run.epochs) for run in runs] if has_goal else []),
+        epochs=estimate(epochs if all(epochs) else []),  # a script tells none
         seconds_per_epoch=estimate([_elapsed(run) / run.epochs for run in timed]),
         outside_per_epoch=estimate([_outside(run) / run.epochs for run in timed]),
         phases=_per_epoch(timed, lambda run: run.phases),
@@ -287,7 +289,7 @@ def _point(runs: list[Record]) -> Point:
         overlapped=estimate(
             _shares(runs, lambda run: run.overlapped_communication and run.overlapped_communication.mean)
         ),
-        samples_per_s=estimate([run.samples_per_s for run in timed if run.samples_per_s]),
+        samples_per_s=estimate([run.samples_per_s for run in ended if run.samples_per_s]),
         usd=_price(runs, "goal_usd") if has_goal else None,
         usd_spot=_price(runs, "goal_usd_spot") if has_goal else None,
         usd_with_startup=_with_startup(runs) if has_goal else None,

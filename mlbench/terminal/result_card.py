@@ -71,7 +71,7 @@ def verdict(record: Record) -> str:
 
 def advice(record: Record) -> str | None:
     """Return what to do after a run that did not end well."""
-    if record.experiment.task.name == "script" and record.status == "failed":
+    if record.experiment.task.name == "script" and record.status in ("failed", "goal_not_reached"):
         return "The run's folder has what the script printed: output.log, or rank_N.log."
     epochs = format.counted(getattr(record.experiment.task, "epochs", 0), "epoch")
     return {

@@ -71,6 +71,12 @@ def test_a_ratio_is_bs_median_over_as() -> None:
     assert rate and rate.value == pytest.approx(10.1 / 12.1)
 
 
+def test_runs_that_tell_no_epochs_are_not_compared_in_them() -> None:
+    pair = only(compare(runs(FAST, "workers=2", epochs=0.0), runs(SLOW, "workers=1", epochs=0.0)))
+    compared = [measure.name for measure in pair.measures if measure.ratio]
+    assert compared == ["time_to_accuracy", "samples_per_s"]
+
+
 def test_the_other_way_round_it_is_faster() -> None:
     pair = only(compare(runs(SLOW, "workers=2"), runs(FAST, "workers=1")))
     assert pair.verdict == "faster"

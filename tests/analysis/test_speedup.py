@@ -518,6 +518,13 @@ def test_runs_without_a_goal_have_no_time_and_no_speed_up() -> None:
     assert all(result.point.seconds_per_epoch for result in results)
 
 
+def test_a_script_tells_no_epochs_and_its_samples_a_second_count() -> None:
+    run = studies.run(1, 0, time=50, samples_per_s=71.0).model_copy(update={"epochs": 0.0})
+    (point,) = points([run])
+    assert (point.epochs, point.seconds_per_epoch) == (None, None)
+    assert point.samples_per_s and point.samples_per_s.value == 71.0
+
+
 EIGHT_A_NODE = ("hardware=gcp_a3_highgpu_8g", "backend=nccl")
 
 

@@ -252,7 +252,7 @@ def test_the_optimum_is_marked_at_its_cost(records: list[Record]) -> None:
         ([studies.run(2, 0, T4, time=9)], "speedup", "nothing was run with one worker"),
         ([studies.run(1, 0, time=9)], "cost", "No price is stated for hardware=local"),
         ([studies.run(1, 0, time=9, goal=None, status="completed")], "time_to_accuracy", "had no goal"),
-        ([nothing_measured(status="failed", error="x")], "phases", "no phases were measured"),
+        ([nothing_measured(status="failed", error="x")], "phases", "no phases of an epoch were measured"),
         ([nothing_measured(status="failed", error="x")], "convergence", "No run validated"),
         ([studies.run(1, 0, time=9, phases={}, exposed_communication_share=None,
                       overlapped_communication=None)], "communication", "measured its communication"),

@@ -159,6 +159,11 @@ def test_a_run_that_missed_its_goal_has_no_cost_to_the_goal():
     assert "to the goal" not in text[text.index("cost") :]
 
 
+def test_a_script_that_missed_its_goal_has_no_recipe_that_ends():
+    run = record("task=script", "task.path=train.py", status="goal_not_reached")
+    assert result_card.advice(run) == result_card.advice(run.model_copy(update={"status": "failed"}))
+
+
 def test_no_price_is_a_sentence_and_never_zero():
     text = said(record())
     assert "not priced: hardware=local has no price; choose a hardware profile" in text

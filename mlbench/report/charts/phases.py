@@ -60,7 +60,7 @@ def phases(group: Group) -> Chart:
         traces=traces,
         notes=["Means over ranks and runs, so that the parts add up."]
         + [
-            f"{curve.prefix}{workers(point)}: no phases were measured."
+            f"{curve.prefix}{workers(point)}: no phases of an epoch were measured."
             for curve in group.curves
             for point in curve.points
             if not point.phases
