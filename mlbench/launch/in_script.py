@@ -48,7 +48,7 @@ class Measurement:
         import torch
 
         self._alone = sender.ADDRESS not in os.environ  # else a command of mlbench measures this process
-        self._dist = torch.distributed
+        self._dist: Any = torch.distributed
         together = self._dist.is_available() and self._dist.is_initialized()
         self._rank = self._dist.get_rank() if together else int(os.environ.get("RANK", "0"))
         if self._alone:
@@ -56,7 +56,7 @@ class Measurement:
                 raise UserError(
                     "mlbench.measure() needs the ranks' process group: call init_process_group first"
                 )
-            self._share(torch, self._listen() if self._rank == 0 else "", together)
+            self._share(self._listen() if self._rank == 0 else "", together)
         self._probe = probe.start(torch, anew=self._alone)
         self._probe.goal = self._target
         return self
@@ -79,13 +79,12 @@ class Measurement:
         while not self._ended.wait(WRITE_S):
             recorder.take(final=False)
 
-    def _share(self, torch: Any, text: str, together: bool) -> None:
+    def _share(self, text: str, together: bool) -> None:
         """Tell all ranks where rank 0 listens, over the script's own process group."""
         if together and self._dist.get_world_size() > 1:
-            device = "cuda" if self._dist.get_backend() == "nccl" else "cpu"
-            padded = torch.tensor(list(text.ljust(128).encode()), dtype=torch.uint8, device=device)
-            self._dist.broadcast(padded, 0)
-            text = bytes(padded.tolist()).decode()
+            told = [text]
+            self._dist.broadcast_object_list(told, 0, device=self._dist.group.WORLD.bound_device_id)
+            text = told[0]
         os.environ[sender.ADDRESS], os.environ[sender.TOKEN] = text.split()
 
     def steps(self, loader: Iterable[Any]) -> Iterator[Any]:

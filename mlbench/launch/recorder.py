@@ -129,8 +129,9 @@ class Recorder:
             update["task"] = self.experiment.task.model_copy(update=own)
             if self.experiment.goal == "official" and about["goal"]["target"] is not None:
                 update["goal"] = float(about["goal"]["target"])
-        backend = about["backend"] or ("nccl" if about["device"] == "cuda" else "gloo")
-        if backend != self.experiment.backend.name and backend in compose.choices("backend"):
+        named = about["backend"] in compose.choices("backend")  # unlike cpu:gloo,cuda:nccl, or no word
+        backend = about["backend"] if named else "nccl" if about["device"] == "cuda" else "gloo"
+        if backend != self.experiment.backend.name:
             chosen = compose.compose(
                 ["task=script", "launcher=command", f"backend={backend}", *self._overrides]
             )

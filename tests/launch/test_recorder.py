@@ -9,7 +9,7 @@ import pytest
 
 from mlbench import clock
 from mlbench.config.errors import UserError
-from mlbench.launch import command_run
+from mlbench.launch import command_run, execute
 from mlbench.launch.output import Output
 from mlbench.launch.recorder import Recorder
 from mlbench.record import events
@@ -18,7 +18,7 @@ from mlbench.script.steps import assemble
 from mlbench.tracking import client, uploader
 
 
-def one_step(folder: Path, *, live: bool = True) -> Recorder:
+def one_step(folder: Path, *, live: bool = True, **told: str) -> Recorder:
     """Return the recorder of a run whose only rank has made a step."""
     overrides = [f"output_root={folder}"]
     experiment = command_run.experiment_of(overrides, ["true"])
@@ -26,7 +26,7 @@ def one_step(folder: Path, *, live: bool = True) -> Recorder:
     now = clock.monotonic()
     step = assemble([("forward", now + 1), ("forward_end", now + 2), ("step", now + 3)], begin=now, rows=1)
     about = {"rank": 0, "goal": {}, "backend": None, "device": "cpu", "threads": 1, "host": "here"}
-    collector.ranks[0] = Rank(about, steps=[step], until=now + 3, ended=True)
+    collector.ranks[0] = Rank(about | told, steps=[step], until=now + 3, ended=True)
     collector.world = 1
     more = {"begun": now, "lock": None, "output": Output(), "live": live}
     return Recorder(["true"], overrides, experiment, collector, **more)
@@ -79,6 +79,20 @@ def test_a_script_that_records_itself_trains_beside_no_upload_and_loses_no_inter
         recorder.stop()
     assert record is not None and record.steps == 1
     assert not beside and uploads
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("backend", ["cpu:gloo,cuda:nccl", "undefined"])
+def test_of_a_group_with_several_backends_the_record_has_that_of_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, device: str
+) -> None:
+    monkeypatch.setattr(execute, "resolved", lambda experiment: (experiment, 1))  # there need be no GPU
+    recorder = one_step(tmp_path, live=False, backend=backend, device=device)
+    try:
+        recorder.take(final=True)
+        assert recorder.experiment.backend.name == {"cpu": "gloo", "cuda": "nccl"}[device]
+    finally:
+        recorder.stop()
 
 
 def test_the_store_s_imports_are_over_before_the_command_starts(
