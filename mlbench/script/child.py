@@ -29,6 +29,7 @@ GRACE_S: dict[int, float] = {signal.SIGINT: 120.0, signal.SIGHUP: 120.0, signal.
 RAISED = re.compile(
     r"^(\[rank\d+\]: *)?[\w.]*(Error|Exception|Interrupt|Exit)\b(:|$)"
 )  # a traceback's last line
+STYLE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")  # ECMA-48: a colour, or a move of the cursor
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -51,29 +52,26 @@ class ScriptOutput:
         last: nothing follows, and a line may lack its end. metric: whether the metric may be in it.
         """
         with self._taking:
-            self._take(chunk, last=last, metric=metric)
-
-    def _take(self, chunk: bytes, *, last: bool, metric: bool) -> None:
-        self.changed_at = clock.monotonic()
-        if metric and self._pattern is not None:
-            *lines, self._line = (self._line + chunk).splitlines(keepends=False) or [b""]
-            if last or chunk.endswith((b"\n", b"\r")):
-                lines, self._line = [*lines, self._line], b""
-            self._line = self._line[-LINE_BYTES:]
-            for line in lines:
-                self._look(line)
-        room = LOG_BYTES - len(self._begin)
-        self._begin += chunk[:room]
-        if rest := chunk[room:]:
-            self._end.append(rest)
-            self._end_bytes += len(rest)
-            while self._end_bytes - len(self._end[0]) >= LOG_BYTES:
-                gone = len(self._end.popleft())
-                self._end_bytes -= gone
-                self._left_out += gone
+            self.changed_at = clock.monotonic()
+            if metric and self._pattern is not None:
+                *lines, self._line = (self._line + chunk).splitlines(keepends=False) or [b""]
+                if last or chunk.endswith((b"\n", b"\r")):
+                    lines, self._line = [*lines, self._line], b""
+                self._line = self._line[-LINE_BYTES:]
+                for line in lines:
+                    self._look(line)
+            room = LOG_BYTES - len(self._begin)
+            self._begin += chunk[:room]
+            if rest := chunk[room:]:
+                self._end.append(rest)
+                self._end_bytes += len(rest)
+                while self._end_bytes - len(self._end[0]) >= LOG_BYTES:
+                    gone = len(self._end.popleft())
+                    self._end_bytes -= gone
+                    self._left_out += gone
 
     def _look(self, line: bytes) -> None:
-        match = self._pattern.search(line[-LINE_BYTES:]) if self._pattern else None
+        match = self._pattern.search(STYLE.sub(b"", line[-LINE_BYTES:])) if self._pattern else None
         if match:
             with suppress(ValueError, IndexError, TypeError):
                 self._on_value(float(match.group(match.lastindex or 0).rstrip(b".")))

@@ -24,6 +24,7 @@ from mlbench.script import child
         ("loss", "loss: -inf", float("-inf")),
         ("eval_loss", "{'eval_loss': '2.25', 'epoch': 1}", 2.25),
         ("val_acc", "| val_acc | .5 |", 0.5),
+        ("val_acc", "\x1b[1;32mval_acc\x1b[0m: \x1b[1m0.95\x1b[0m", 0.95),
         ("Acc@1", " * Acc@1 97.2 Acc@5 99", 97.2),
         (r"\d+,[\d.]+,([\d.]+)", "4,0.31,0.875", 0.875),
     ],
