@@ -8,6 +8,7 @@ from mlbench.record.phases import PhaseTimes, duration_bin, lateness_blocks
 from mlbench.script.steps import Step
 
 DIRECT = ("forward", "loss", "backward", "transfer", "optimizer")
+ALIKE = 0.1  # of a step, by which the clocks of two GPUs may be wrong
 
 
 def phase_times(
@@ -76,11 +77,10 @@ def _of_rank(steps: Sequence[Step], *, begin: float, elapsed: float, clock_error
 def _split(ranks: Sequence[Sequence[Step]], times: Sequence[PhaseTimes]) -> None:
     """Move from transfer to wait what each rank waited for the slowest, and note how late each was.
 
-    Only steps in which every rank launched its gradients are compared.
+    Only steps in which every rank launched its gradients, for one all-reduce, are compared.
     """
-    compared = [
-        steps for steps in zip(*ranks, strict=True) if all(step.launched is not None for step in steps)
-    ]
+    error_s = 2 * times[0].clock_error_s
+    compared = [steps for steps in zip(*ranks, strict=True) if _met(steps, error_s)]
     if len(ranks) == 1 or not compared:
         return
     launched = np.array([[step.launched for step in steps] for steps in compared], dtype=np.float64)
@@ -92,3 +92,13 @@ def _split(ranks: Sequence[Sequence[Step]], times: Sequence[PhaseTimes]) -> None
         each.phases["transfer"] -= waited
         others = np.delete(launched, rank, axis=1).mean(axis=1)
         each.lateness = lateness_blocks(launched[:, rank] - others, launched[:, rank] == latest)
+
+
+def _met(steps: Sequence[Step], error_s: float) -> bool:
+    """Return whether the ranks' steps end with one all-reduce, which ends after all have launched it.
+
+    They do not where a rank has made a step more, e.g. of a model of its own, or one less (Join).
+    """
+    seen = [(step.launched, step.launched + step.transfer) for step in steps if step.launched is not None]
+    error_s += ALIKE * min(step.end - step.begin for step in steps)
+    return len(seen) == len(steps) and max(seen)[0] <= min(end for _, end in seen) + error_s

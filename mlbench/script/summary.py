@@ -13,13 +13,15 @@ MISSING = {
     "forward": "forward, loss and backward were not seen: the script calls no torch.nn.Module with weights",
     "apart": "forward, loss and backward were not seen: the script trains in a thread beside its first",
     "data": "the wait for data was not seen: the script iterates no DataLoader of torch in its main thread",
-    "buckets": "wait, transfer and late ranks were not seen: the model is in no DistributedDataParallel",
+    "buckets": "wait, transfer and late ranks were not seen: no DistributedDataParallel spans all ranks",
     "own_hook": "wait, transfer and late ranks were not seen: the script has a communication hook of its own",
     "goal": "the script's goal is not the record's: task.metric= was given, or it came long after a step",
     "rows": "rows were not seen: the model is given no tensor, and no list or dict that begins with one",
     "validated": "forward passes without gradients before most steps count as validations, outside the steps",
+    "uneven": "ranks made different numbers of steps: those beyond the fewest were not measured",
 }
 REFUSED = "more processes trained as a rank that had one, as after a restart, and were not measured"
+UNEVEN = 0.01  # of the steps, which a rank's last message may lack
 
 
 def coverage(collector: Collector) -> dict[str, Any]:
@@ -37,6 +39,8 @@ def coverage(collector: Collector) -> dict[str, Any]:
         lacking.append("rows")
     if collector.late:
         lacking.append("goal")
+    if not collector.reached and max((len(rank.steps) for rank in ranks), default=0) > UNEVEN * steps:
+        lacking.append("uneven")
     if 2 * collector.validated > steps:
         lacking.append("validated")
     warnings = [MISSING[name] for name in lacking] if steps else []
