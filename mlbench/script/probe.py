@@ -18,6 +18,7 @@ from contextlib import nullcontext, suppress
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from itertools import islice
+from multiprocessing.util import Finalize, register_after_fork
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -83,7 +84,7 @@ class _AfterTorch:
 
 
 class Hook:
-    """A hook of torch's that ends the watching, not the script, where it fails; what is compiled has none.
+    """A hook of torch's that ends the watching, not the script, where it fails; none while torch compiles.
 
     A copy of a module that has it shares it, and a file of that module has one that does nothing.
     """
@@ -91,9 +92,10 @@ class Hook:
     def __init__(self, probe: "Probe", call: Any) -> None:
         self._probe, self._call = probe, call
         self._compiling = probe.torch.compiler.is_compiling
+        self._tracing = torch_private.tracing(probe.torch)
 
     def __call__(self, *arguments: Any) -> None:
-        if self._compiling() or not self._probe.watching:
+        if self._compiling() or self._tracing() or not self._probe.watching:
             return
         try:
             self._call(*arguments)
@@ -160,7 +162,10 @@ class Probe:
             self._searching, self._key = handle.hooks_dict_ref(), handle.id
             warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are ")
             self._watch_loader(DataLoader)
+            torch_private.before_scripting(self.torch, self._unhook)
             os.register_at_fork(after_in_child=self._forget)
+            # A process that multiprocessing has forked ends without what atexit has.
+            register_after_fork(self, lambda probe: Finalize(None, probe.finish, exitpriority=0))
             atexit.register(self.finish)
         except (ImportError, AttributeError) as error:
             sys.stderr.write(f"mlbench: this PyTorch cannot be watched: {error}\n")
@@ -170,6 +175,11 @@ class Probe:
         self._steps, self._stamps, self._begin, self._inference, self.count = [], [], None, None, 0
         self._rows, self._forward, self._stepping, self._depth = {}, False, None, 0
         self._thread = threading.get_ident()
+
+    def _unhook(self, module: Any) -> Any:
+        """Return a module without hooks, which TorchScript would compile; its next call sets them again."""
+        self._modules.discard(ref(module))
+        return torch_private.without(Hook, module)
 
     def restart(self) -> None:
         """Watch for another run, by the hooks that are there, and for other models."""
@@ -234,25 +244,29 @@ class Probe:
         """Take a module that no other one calls and that has weights for one of the script's models."""
         if self._depth or ref(module) in self._modules:
             return
-        weight = next(module.parameters(), None)
-        if weight is not None and self._apart():
+        weights = [*module.parameters()]
+        if any(map(self.torch.nn.parameter.is_lazy, weights)):
+            return  # no hook holds on these before a forward pass has given them a shape
+        if weights and self._apart():
             self._notes.add("apart")
             self._searching.pop(self._key, None)  # until the step ends: backward may call many modules again
             return
         self._modules.add(ref(module, self._modules.discard))
-        if weight is None:
+        if not weights:
             return
         if not self.count:  # what was stamped before stays on the host's clock
-            self._cuda = self._cuda or weight.is_cuda
+            self._cuda = self._cuda or weights[0].is_cuda
         for part in module.modules():
-            if type(part).__name__ == "DistributedDataParallel":
+            if isinstance(part, self.torch.nn.parallel.DistributedDataParallel):
                 self._watch_buckets(part)
-        module.register_forward_pre_hook(Hook(self, self._before_forward))
-        module.register_forward_hook(Hook(self, self._after_forward), with_kwargs=True, always_call=True)
+        hooked = self.torch.nn.Module  # TorchScript's modules have these methods, but refuse to be asked
+        hooked.register_forward_pre_hook(module, Hook(self, self._before_forward), prepend=True)
+        after = Hook(self, self._after_forward)
+        hooked.register_forward_hook(module, after, with_kwargs=True, always_call=True)
         last: list[int] = []
         handles = {
             id(weight): weight.register_post_accumulate_grad_hook(self._gradient(last))
-            for weight in module.parameters()
+            for weight in weights
             if weight.requires_grad and weight.is_leaf
         }
         self._learning.append((self.count + LEARN_STEPS, handles, last))
@@ -334,7 +348,7 @@ class Probe:
 
     def _watch_buckets(self, model: Any) -> None:
         dist = self.torch.distributed
-        if dist.get_world_size(model.process_group) == 1:
+        if not 1 < dist.get_world_size(model.process_group) == dist.get_world_size():
             return
         state = self, model.process_group
         hooked = torch_private.add_comm_hook(model, state, _timed_all_reduce)
@@ -349,8 +363,9 @@ class Probe:
         if self._stepping not in (None, id(optimizer)):
             return
         self._stepping = None
-        if not self._forward and "forward" in self._notes or self.mark("step") is None:
-            return  # another optimizer of the same step: its time is a part of the next
+        again = not self._forward and "forward" in self._notes  # another of the same step
+        if self.mark("optimizer_end" if again else "step") is None or again:
+            return  # its time is a part of the next
         if self._inference is not None:
             self._settle(optimizer)
         self._steps.append((self._begin, self._stamps, self._rows))

@@ -11,7 +11,7 @@ class Step(NamedTuple):
 
     Its durations add up from `begin`, where the step before ended, to `end`.
 
-    - gap: from `begin` to the first forward pass; in `validation`, `data_wait` and `metrics`.
+    - gap: from `begin` to the first forward pass; in `validation`, `data_wait`, `metrics` and `optimizer`.
     - metrics: all that the script does beside the other parts.
     - transfer: from the launch of the last bucket of gradients until all are reduced.
     - launched: when that was; None where no launch was seen.
@@ -44,6 +44,7 @@ PART = {
     "inference_end": "forward",
     "loss_end": "loss",
     "backward_end": "backward",
+    "optimizer_end": "optimizer",
     "step": "optimizer",
 }
 

@@ -23,3 +23,21 @@ def add_comm_hook(model: Any, state: Any, hook: Any) -> bool:
 def backward(torch: Any) -> Any:
     """Return what tells the number of the backward pass that this thread is in, NO_BACKWARD without one."""
     return torch._C._current_graph_task_id
+
+
+def tracing(torch: Any) -> Any:
+    """Return what tells whether torch.fx calls a model to see what it consists of."""
+    return torch.fx._symbolic_trace.is_fx_symbolic_tracing
+
+
+def before_scripting(torch: Any, prepare: Any) -> None:
+    """Have `torch.jit.script` compile what `prepare` returns for each module."""
+    torch.nn.Module.__prepare_scriptable__ = lambda module: prepare(module)
+
+
+def without(kind: type, module: Any) -> Any:
+    """Return a module whose hooks of a kind are removed."""
+    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+        for key in [key for key, hook in hooks.items() if isinstance(hook, kind)]:
+            del hooks[key]
+    return module

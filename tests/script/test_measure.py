@@ -108,8 +108,9 @@ def test_the_log_of_a_script_that_prints_much_is_bounded(tmp_path: Path) -> None
     assert log.read_text().startswith("loss: 0.25\nxxx") and "bytes left out]" in log.read_text()
 
 
-def test_a_script_that_starts_its_own_processes(tmp_path: Path) -> None:
-    done = measure(tmp_path, command=[*PYTHON, SCRIPTS / "spawn.py"])
+@pytest.mark.parametrize("how", ["spawn", "fork"])
+def test_a_script_that_starts_its_own_processes(tmp_path: Path, how: str) -> None:
+    done = measure(tmp_path, command=[*PYTHON, SCRIPTS / "spawn.py", how])
     assert done.returncode == 0, done.stdout + done.stderr
     record = only_record(tmp_path)
     assert (record.workers, record.steps, record.samples) == (2, 30, 240)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,6 +140,26 @@ def test_all_time_is_accounted_for_and_only_a_late_rank_is_late(late: float) -> 
     named = straggler([each.lateness for each in times])
     assert (named.rank if named else None) == (1 if late else None)
     assert times[0].phases["wait"] == pytest.approx(200 * late, abs=200 * 0.06)
+
+
+def test_steps_that_do_not_belong_together_name_no_late_rank() -> None:
+    early, late = (_steps(200, late=0.0, draw=random.Random(seed)) for seed in range(2))
+    ranks = [early[:-1], late[1:]]  # of which one has made a step more, of a model of its own
+    times, _ = intervals.phase_times(
+        ranks, since=[0.0, 0.0], until=None, count=199, start=0.0, name="validation", clock_error_s=0.0
+    )
+    assert [(each.lateness, each.phases["wait"]) for each in times] == [([], 0.0)] * 2
+
+
+@pytest.mark.parametrize(("group", "world", "seen"), [(1, 1, False), (2, 4, False), (4, 4, True)])
+def test_ranks_are_compared_where_all_of_them_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch, group: int, world: int, *, seen: bool
+) -> None:
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: group or world)
+    monkeypatch.setattr("mlbench.script.torch_private.add_comm_hook", lambda *_: True)
+    watching = probe.Probe(torch)
+    watching._watch_buckets(SimpleNamespace(process_group=group))
+    assert watching.notes() == ["buckets"] * seen
 
 
 def test_an_interval_begins_where_the_metric_was_printed() -> None:
@@ -324,6 +345,18 @@ def test_what_of_the_steps_is_to_be_doubted_is_said() -> None:
     collector.close()
 
 
+def test_steps_that_one_rank_alone_has_made_are_told() -> None:
+    collector = Collector("127.0.0.1", metric="none", goal=None)
+    steps = [assemble([("forward", at + 0.5), ("step", at + 1.0)], begin=at, rows=4) for at in (0.0, 1.0)]
+    notes = ["buckets", "data", "forward"]
+    for rank, count in ((0, 1), (1, 2)):  # e.g. by Join
+        collector.ranks[rank] = Rank({"rank": rank, "goal": {}}, steps=steps[:count], notes=notes)
+    collector.world = 2
+    collector.take(final=True)
+    assert summary.coverage(collector) == {"steps": 1, "warnings": [summary.MISSING["uneven"]]}
+    collector.close()
+
+
 def test_a_validation_before_each_second_step_is_not_one_before_most() -> None:
     collector = Collector("127.0.0.1", metric="none", goal=None)
     validated = assemble([("validation_end", 1.0), ("forward", 1.5), ("step", 2.0)], begin=0.0, rows=4)
@@ -444,7 +477,7 @@ def test_a_script_is_identified_by_its_content_and_its_folder_by_what_it_imports
     (tmp_path / "train.py").write_text("import nets\nimport torch\n")
     (tmp_path / "other.py").write_text("import train\n")
     overrides = ["task=script", "task.path=train.py"]
-    assert [path.name for path in sources.files(tmp_path / "train.py")] == [
+    assert [path.name for path in sources.files(tmp_path / "train.py", tmp_path)] == [
         "__init__.py",
         "deep.py",
         "train.py",
@@ -456,7 +489,11 @@ def test_a_script_is_identified_by_its_content_and_its_folder_by_what_it_imports
     module = compose(["task=script", "launcher=command", "task.command=[torchrun, -m, train]"])
     file = compose(["task=script", "launcher=command", "task.command=[torchrun, train.py]"])
     assert module.plain()["task"]["sources"] == file.plain()["task"]["sources"] is not None
+    (tmp_path / "nets" / "train.py").write_text("from nets.deep import Net\n")
+    package = ["task=script", "task.module=nets.train"]
+    packaged = key(compose(package))
     (tmp_path / "nets" / "deep.py").write_text("Net = 2\n")
+    assert key(compose(package)) != packaged
     assert key(compose(overrides)) != before
 
 

@@ -3,6 +3,7 @@
 import inspect
 
 import torch
+from torch.jit import _recursive, _script
 from torch.nn.parallel import DistributedDataParallel
 
 from mlbench.script import torch_private
@@ -22,3 +23,18 @@ def test_a_backward_pass_has_a_number() -> None:
     weight.sum().backward()
     broken = f"torch {torch.__version__} breaks: blocks that backward computes again are told from models"
     assert torch_private.NO_BACKWARD == number() != seen[0], broken
+
+
+def test_a_model_is_prepared_before_its_hooks_are_compiled() -> None:
+    broken = f"torch {torch.__version__} breaks: torch.jit.script of a model that is measured"
+    source = inspect.getsource(_script.call_prepare_scriptable_func_impl)
+    assert "obj.__prepare_scriptable__()" in source, broken
+    source = inspect.getsource(_recursive.get_hook_stubs)
+    assert "_forward_pre_hooks.values()" in source and "_forward_hooks.values()" in source, broken
+
+
+def test_fx_tells_that_it_traces_a_model() -> None:
+    tracing = torch_private.tracing(torch)
+    seen: list[bool] = []
+    torch.fx.symbolic_trace(lambda rows: seen.append(tracing()))
+    assert [*seen, tracing()] == [True, False], f"torch {torch.__version__} breaks: models that fx traces"

@@ -199,6 +199,68 @@ def test_a_block_that_backward_computes_again_is_a_part_of_it(
     assert {step.rows for step in taken} == {8}
 
 
+def test_what_a_module_s_own_hooks_do_is_a_part_of_its_forward_pass(
+    moving: Clock, watching: probe.Probe
+) -> None:
+    """As FSDP2 gathers the weights in one."""
+    model = Net(moving)
+    model.register_forward_pre_hook(lambda *_: setattr(moving, "now", moving.now + 1))
+    optimizer = sgd(model)
+    for _ in range(3):
+        train(model, optimizer)
+    assert [parts(step) for step in watching.take(wait=False)] == [(0, FORWARD_S + 1, 0, BACKWARD_S, 0)] * 3
+
+
+def test_the_second_optimizer_of_a_step_is_an_optimizer_of_the_next(
+    moving: Clock, watching: probe.Probe
+) -> None:
+    class Slow(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> Any:
+            moving.now += 3
+
+    model = Net(moving)
+    optimizers = [Slow([part.weight], {}) for part in (model.first, model.last)]
+    for _ in range(3):
+        model(ROWS).pow(2).mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert [(step.optimizer, step.metrics) for step in watching.take(wait=False)] == [(3, 0), (6, 0), (6, 0)]
+
+
+class DistributedDataParallel(Wrapper):
+    """As apex and Megatron-LM call theirs."""
+
+
+def lazy() -> torch.nn.Module:
+    model = torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.Linear(4, 4))
+    model(ROWS)
+    return model
+
+
+def traced() -> torch.nn.Module:
+    model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(4, 4)))
+    torch.fx.symbolic_trace(model)
+    return model
+
+
+@pytest.mark.parametrize("make", [lazy, traced, lambda: DistributedDataParallel(torch.nn.Linear(4, 4))])
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_no_kind_of_module_ends_the_watching(watching: probe.Probe, make: Callable[[], Any]) -> None:
+    model = make()
+    train(model, sgd(model))
+    assert [step.rows for step in watching.take(wait=False)] == [8]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_measured_model_can_be_scripted_and_a_scripted_one_measured(watching: probe.Probe) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    train(model, sgd(model))
+    scripted: Any = torch.jit.script(model)
+    for module in (model, scripted):
+        train(module, sgd(module))
+    assert [step.rows for step in watching.take(wait=False)] == [8] * 3
+
+
 def test_rows_are_those_of_the_model_that_got_most(watching: probe.Probe) -> None:
     encoder, decoder = torch.nn.Linear(4, 2), torch.nn.Linear(2, 4)
     train(lambda rows: decoder(encoder(rows)), sgd(encoder, decoder))

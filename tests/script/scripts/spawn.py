@@ -1,11 +1,12 @@
-"""A script that starts its own two processes."""
+"""A script that starts its own two processes; argument: how."""
 
 import os
 import socket
+import sys
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -25,4 +26,4 @@ if __name__ == "__main__":
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    spawn(train, args=(port,), nprocs=2)
+    start_processes(train, args=(port,), nprocs=2, start_method=sys.argv[1])
