@@ -82,9 +82,9 @@ class Measurement:
     def _share(self, text: str, together: bool) -> None:
         """Tell all ranks where rank 0 listens, over the script's own process group."""
         if together and self._dist.get_world_size() > 1:
-            told = [text]
-            self._dist.broadcast_object_list(told, 0, device=self._dist.group.WORLD.bound_device_id)
-            text = told[0]
+            texts = [text]
+            self._dist.broadcast_object_list(texts, 0, device=self._dist.group.WORLD.bound_device_id)
+            text = texts[0]
         os.environ[sender.ADDRESS], os.environ[sender.TOKEN] = text.split()
 
     def steps(self, loader: Iterable[Any]) -> Iterator[Any]:
