@@ -8,9 +8,10 @@ NO_BACKWARD = -1
 def add_comm_hook(model: Any, state: Any, hook: Any) -> bool:
     """Give a DistributedDataParallel a communication hook; return False where it has one of its own.
 
-    The model's list of hooks stays empty, for it is copied and saved with the model.
+    Also in a `join(divide_by_initial_world_size=False)`, where DDP divides by the ranks that are left and a
+    hook cannot. The model's list of hooks stays empty, for it is copied and saved with the model.
     """
-    if model._comm_hooks:
+    if model._comm_hooks or not getattr(model, "_divide_by_initial_world_size", True):
         return False
     try:
         model.register_comm_hook(state, hook)

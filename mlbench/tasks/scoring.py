@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 WRAPPERS = ("model", "state_dict", "model_state_dict")  # keys below which trainers save the weights
-PREFIX = "module."  # of names that DistributedDataParallel has given
+PREFIX, COMPILED = "module.", "_orig_mod."  # that DistributedDataParallel and torch.compile put into names
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _weights(path: Path) -> dict[str, "torch.Tensor"]:
             saved = saved[key]
     if not isinstance(saved, Mapping) or not all(isinstance(each, torch.Tensor) for each in saved.values()):
         raise UserError(f"{path} holds no tensors by name", hint="torch.save(model.state_dict(), FILE)")
-    return {str(name).removeprefix(PREFIX): tensor for name, tensor in saved.items()}
+    return {str(name).replace(COMPILED, "").removeprefix(PREFIX): tensor for name, tensor in saved.items()}
 
 
 def _fill(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"], path: Path) -> None:

@@ -1,10 +1,13 @@
 """Private names of torch that a new release may take away; other tests run what uses them."""
 
 import inspect
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch.jit import _recursive, _script
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _DDPJoinHook
 
 from mlbench.script import torch_private
 
@@ -13,6 +16,21 @@ def test_a_model_has_the_list_of_its_communication_hooks() -> None:
     source = inspect.getsource(DistributedDataParallel)
     broken = f"torch {torch.__version__} breaks: whether a script has a hook of its own, and saving its model"
     assert "self._comm_hooks.append((hook, state))" in source, broken
+
+
+def test_a_model_that_divides_by_the_ranks_that_are_left_gets_no_hook() -> None:
+    source = inspect.getsource(_DDPJoinHook)
+    broken = f"torch {torch.__version__} breaks: averages of join(divide_by_initial_world_size=False)"
+    assert "ddp._divide_by_initial_world_size = divide_by_initial_world_size" in source, broken
+    hooks: list[Any] = []
+    for divides in (False, True):
+        model = SimpleNamespace(
+            _comm_hooks=[],
+            _divide_by_initial_world_size=divides,
+            register_comm_hook=lambda state, hook: hooks.append(hook),
+        )
+        assert torch_private.add_comm_hook(model, None, print) is divides
+    assert hooks == [print]
 
 
 def test_a_backward_pass_has_a_number() -> None:

@@ -53,7 +53,7 @@ def test_a_model_of_another_framework_has_its_accuracy(
     elif form == "torch":
         torch.save({"weight": torch.from_numpy(weights)}, path)
     else:
-        torch.save({"epoch": 3, "state_dict": {"module.weight": torch.from_numpy(weights)}}, path)
+        torch.save({"epoch": 3, "state_dict": {"_orig_mod.module.weight": torch.from_numpy(weights)}}, path)
     arguments = (f"weights={path}", f"data_root={data_root}", "--json")
     assert score(*arguments, "goal=60") == 0
     result = json.loads(capsys.readouterr().out)
