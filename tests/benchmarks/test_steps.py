@@ -90,7 +90,7 @@ def copy_awdlstm(ours: Any, theirs: Any) -> None:
 
 def copy_gpt(ours: Any, theirs: Any) -> None:
     theirs.embedding.weight.data.copy_(ours.tokens)
-    theirs.place.weight.data.copy_(ours.positions)
+    theirs.positions.weight.data.copy_(ours.positions)
     copy(ours.norm, theirs.norm)
     for mine, other in zip(ours.blocks, theirs.layers, strict=True):
         for name, part in (
