@@ -1,5 +1,6 @@
 """`launcher=torchrun`: the suite's own loop in processes of torch's agent, where Ray cannot be imported."""
 
+import importlib
 import io
 import json
 import os
@@ -153,6 +154,7 @@ def test_the_agent_leaves_cuda_to_the_workers_that_it_forks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once CUDA has answered a process, none that it forks can use it: "Cannot re-initialize CUDA"."""
+    importlib.import_module("torch._dynamo")  # a build for CPUs cannot while it says that it knows CUDA
     spec = WorkerSpec(compose(["workers=2"]), 1, 1, ("127.0.0.1", 9), "", "", None, clock.epoch())
     asked: list[str] = []
     configs: list[api.LaunchConfig] = []
