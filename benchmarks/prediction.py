@@ -10,6 +10,9 @@ links took, predicted from the first, e.g. of the studies that these measure on 
     python -m mlbench.sweep study=quick workers=2,3,4 network=1gbit_1ms network.cpus=0.4
     python -m mlbench.sweep study=links task=logreg,resnet20 workers=2,4 hardware.threads_per_worker=1 \\
         network=1gbit_1ms network.cpus=0.4 network.delay_ms=0.5,5 repeats=2
+    python -m mlbench.sweep study=racks task=logreg,resnet20 workers=4 hardware.threads_per_worker=1 \\
+        network=1gbit_1ms network.cpus=0.4 network.racks=2 network.delay_ms=0.5 network.rack_delay_ms=4.5 \\
+        repeats=2
 
 The row of spot nodes is what `python benchmarks/spot.py` prints.
 """

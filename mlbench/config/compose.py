@@ -216,12 +216,15 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
             except UserError as error:
                 errors.append(str(error))
         cannot = task.CPU_ONLY if device == "cuda" else GPU_ONLY
-        place = f"backend={experiment.backend.name}"
+        platform = f"backend={experiment.backend.name}"
         if device == "cuda" and (experiment.hardware.capability or 8.0) < 8.0:
-            cannot, place = (*cannot, *SINCE_AMPERE), f"{place} hardware={experiment.hardware.name}"
+            cannot = (*cannot, *SINCE_AMPERE)
+            platform += f" hardware={experiment.hardware.name}"
         can = [choice for choice in task.PRECISIONS if choice not in cannot]
         if precision not in can:
-            errors.append(f"task.precision={precision}: on {place} {task.name} computes in {', '.join(can)}")
+            errors.append(
+                f"task.precision={precision}: on {platform} {task.name} computes in {', '.join(can)}"
+            )
         task = task.model_copy(update={"precision": precision})
         experiment = experiment.model_copy(update={"task": task})
     if experiment is not None and experiment.max_failures and not experiment.sync.restarts:

@@ -93,8 +93,8 @@ def folder(output_root: Path, word: str) -> Path:
     if not word.strip():
         raise UserError(f"{word!r} names no run", hint=results_command("show", output_root, "last"))
     if not runs and word == "last":
-        makes = f"{command_line(output_root, 'run')} makes one"
-        raise UserError(f"there is no finished run in {output_root}", hint=makes)
+        hint = f"{command_line(output_root, 'run')} makes one"
+        raise UserError(f"there is no finished run in {output_root}", hint=hint)
     if not matches:
         unfinished = (output_root / word / events.NAME).exists()
         hint = results_command("sync" if unfinished else "list", output_root)

@@ -99,6 +99,6 @@ def _met(steps: Sequence[Step], error_s: float) -> bool:
 
     They do not where a rank has made a step more, e.g. of a model of its own, or one less (Join).
     """
-    seen = [(step.launched, step.launched + step.transfer) for step in steps if step.launched is not None]
+    launches = [(step.launched, step.launched + step.transfer) for step in steps if step.launched is not None]
     error_s += ALIKE * min(step.end - step.begin for step in steps)
-    return len(seen) == len(steps) and max(seen)[0] <= min(end for _, end in seen) + error_s
+    return len(launches) == len(steps) and max(launches)[0] <= min(end for _, end in launches) + error_s

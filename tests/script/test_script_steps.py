@@ -151,6 +151,14 @@ def test_steps_that_do_not_belong_together_name_no_late_rank() -> None:
     assert [(each.lateness, each.phases["wait"]) for each in times] == [([], 0.0)] * 2
 
 
+@pytest.mark.parametrize(("gap", "meet"), [(0.0, True), (0.09, True), (0.11, False)])
+def test_two_clocks_may_differ_by_a_tenth_of_a_step(gap: float, meet: bool) -> None:
+    (step,) = _steps(1, late=0.0, draw=random.Random(0))
+    assert step.launched is not None
+    launched = step.launched + step.transfer + gap * (step.end - step.begin)
+    assert intervals._met([step, step._replace(launched=launched)], 0.0) is meet
+
+
 @pytest.mark.parametrize(("group", "world", "seen"), [(1, 1, False), (2, 4, False), (4, 4, True)])
 def test_ranks_are_compared_where_all_of_them_wait_for_each_other(
     monkeypatch: pytest.MonkeyPatch, group: int, world: int, *, seen: bool
