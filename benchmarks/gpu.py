@@ -531,8 +531,9 @@ def rounded(value: float | None) -> float | None:
 
 
 def release() -> None:
-    """Give memory back before the next case."""
+    """Give memory back before the next case, and undo what a task decides for its whole process."""
     torch.compiler.reset()
+    torch.backends.cuda.enable_cudnn_sdp(True)  # the Transformer's batches are better off without
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

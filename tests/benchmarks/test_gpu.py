@@ -53,6 +53,14 @@ def test_a_dry_run_needs_no_ray_and_measures_every_case_or_names_it(tmp_path: Pa
     assert (tmp_path / "all" / "gpu.md").read_text().count("| eager |") == 8
 
 
+def test_a_case_is_not_measured_with_what_the_one_before_decided(gpu: Any) -> None:
+    import torch
+
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    gpu.release()
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")

@@ -38,6 +38,14 @@ def test_flops_are_those_of_the_closed_form(source, target):
         assert expected / target == pytest.approx(1.264e9, rel=0.01)
 
 
+def test_attention_is_not_planned_anew_for_every_shape(data_root):
+    """As cuDNN does it; no GPU here shows how long that takes."""
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    registry.build(compose(["task=transformer"]).task, Worker(data_root=data_root))
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(True)
+
+
 @pytest.mark.slow
 def test_the_recipe_counts_target_tokens_and_has_the_originals_rates(data_root):
     overrides = ["division=open", "task.lr=1.976e-3", "task.warmup_steps=1000"]

@@ -53,6 +53,15 @@ def test_attention_to_itself_is_torchs(causal):
     torch.testing.assert_close(output, expected)
 
 
+def test_backward_copies_the_gradients_of_queries_keys_and_values_once():
+    total = SelfAttention(16, 4, 0.0)(torch.randn(3, 7, 16))[0].sum()
+    with torch.profiler.profile(record_shapes=True) as profile:
+        total.backward()
+    events = profile.key_averages(group_by_input_shape=True)
+    assert "aten::stack" in [event.key for event in events]
+    assert not [e for e in events if e.key == "aten::clone" and len(e.input_shapes[0]) == 5]
+
+
 def test_attention_to_the_source_is_torchs():
     ours, x, memory = CrossAttention(16, 4, 0.0), torch.randn(3, 4, 16), torch.randn(3, 7, 16)
     expected, _ = torchs_attention(ours)(x, memory, memory, key_padding_mask=~PRESENT, need_weights=False)

@@ -148,7 +148,8 @@ def sinusoids(
 
 def _heads(x: torch.Tensor, parts: int, heads: int) -> tuple[torch.Tensor, ...]:
     """Cut [n, t, parts * d_model] into `parts` tensors [n, heads, t, d_model / heads]."""
-    return x.unflatten(2, (parts, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    # Transposed after they are apart: backward then gathers their gradients in one copy, not in two.
+    return tuple(part.transpose(1, 2) for part in x.unflatten(2, (parts, heads, -1)).unbind(2))
 
 
 def _joined(x: torch.Tensor) -> torch.Tensor:

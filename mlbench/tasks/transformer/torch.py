@@ -2,6 +2,8 @@
 
 from functools import partial
 
+import torch
+
 from mlbench.tasks.transformer import Config
 from mlbench.tasks.transformer.model import Transformer
 from mlbench.tasks.translation.torch import build_translator
@@ -12,6 +14,9 @@ from mlbench.training.worker import Worker
 
 def build(config: Config, worker: Worker) -> TrainingSetup:
     """Return what the loop trains; target tokens count."""
+    # cuDNN plans attention anew for every shape, some 0.3 s each (H200, torch 2.11, 2026-11-26), and almost
+    # every batch has shapes of its own. torch's own kernels take any.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     return build_translator(
         config,
         worker,
