@@ -209,7 +209,9 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
         errors.append(sentence)
     if experiment is not None and isinstance(experiment.task, TrainingConfig):
         task, device = experiment.task, experiment.backend.device
-        precision = task.precision or task.RECIPE_PRECISION[device]
+        # A recipe's half precision is what torch's autocast computes in.
+        recipe = task.RECIPE_PRECISION[device] if experiment.framework == plugins.TORCH else "fp32"
+        precision = task.precision or recipe
         if experiment.workers > 1:
             try:
                 experiment.sync.check(workers=experiment.workers, precision=precision)

@@ -93,7 +93,8 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     description = describe_node(spec) if worker.local_rank == 0 else None
     process_group.await_keys([f"calibrated/{rank}" for rank in _first_ranks(worker)], CALIBRATION_WAIT_S)
     worker.barrier()
-    gpus = node_gpus(worker, node_rank=rank_context(experiment.launcher).node_rank)
+    context = rank_context(experiment.launcher)
+    gpus = node_gpus(worker, rank_gpu(experiment, context), node_rank=context.node_rank)
     if description is not None and gpus:
         description = with_gpus(description, [rates for _, rates in gpus])
     described = _gathered([description] if description else [], worker)
@@ -179,10 +180,10 @@ def build_worker(spec: WorkerSpec) -> Any:
     torch.set_num_threads(spec.threads)
     os.environ["OMP_NUM_THREADS"] = str(spec.threads)  # Ray said 1; loaders inherit this
     context = rank_context(experiment.launcher)
-    device = torch.device("cpu")
-    if experiment.backend.device == "cuda" and experiment.framework == plugins.TORCH:
-        device = _gpu(experiment.launcher, context)
-        torch.cuda.set_device(device)
+    device, gpu = torch.device("cpu"), rank_gpu(experiment, context)
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
+        device = gpu if experiment.framework == plugins.TORCH else device
     rank, world_size = context.rank, context.world_size
     worker = Worker(
         rank=rank,
@@ -231,11 +232,13 @@ def rank_context(launcher: str) -> RankContext:
     )
 
 
-def _gpu(launcher: str, context: RankContext) -> Any:
-    """Return this rank's GPU as torch names it."""
+def rank_gpu(experiment: Experiment, context: RankContext) -> Any:
+    """Return this rank's GPU as torch names it, also where another framework trains there; None on CPUs."""
     import torch
 
-    if launcher == "torchrun":
+    if experiment.backend.device != "cuda":
+        return None
+    if experiment.launcher == "torchrun" or experiment.framework != plugins.TORCH:
         return torch.device("cuda", context.local_rank)
     from ray.train.torch import get_device
 
@@ -272,21 +275,21 @@ def describe_node(spec: WorkerSpec) -> Node:
     return description.model_copy(update=more)
 
 
-def node_gpus(worker: Any, *, node_rank: int) -> list[tuple[str, dict[str, float]]]:
+def node_gpus(worker: Any, gpu: Any, *, node_rank: int) -> list[tuple[str, dict[str, float]]]:
     """Return the UUID and the rates of each GPU that this node's workers have, in their order.
 
     All are calibrated at once, as they compute; every rank must call this, after the nodes' CPUs. An error of
-    one leaves its rates empty. On CPUs the list is empty.
+    one leaves its rates empty. The list is empty where `gpu`, this rank's, is None.
     """
     import torch
 
-    if worker.device.type != "cuda":
+    if gpu is None:
         return []
     rates = dict[str, float]()
     with suppress(RuntimeError):  # e.g. memory that ran out
         rates = calibrate.calibrate(torch.get_num_threads(), devices=["cuda"], clock=clock.monotonic)
-    worker.reset_peak_memory()  # or 1.7 GB of blocks stay in torch's cache, which a script's process may need
-    own = [f"GPU-{torch.cuda.get_device_properties(worker.device).uuid}", rates]
+    torch.cuda.empty_cache()  # 1.7 GB of blocks, which a script's process or another framework may need
+    own = [f"GPU-{torch.cuda.get_device_properties(gpu).uuid}", rates]
     every = sorted(worker.gather([node_rank, worker.local_rank, own]), key=lambda each: each[:2])
     return [tuple(gpu) for node, _, gpu in every if node == node_rank]
 

@@ -137,6 +137,15 @@ class Probe:
         self._stepping: int | None = None  # the optimizer of which a step has begun, not one within it
         self._learning: list[tuple[int, dict[int, Any], list[int]]] = []  # until when, hooks, last gradient
         self._steps: list[tuple[Any, list[tuple[str, Any]], dict[int, int]]] = []
+        self._passed: list[
+            tuple[Any, list[tuple[str, Any]], dict[int, int]]
+        ] = []  # by the GPU, with moments in s
+        self._due = False  # whether the sender waits for these
+        self.until = 0.0  # the moment up to which `take` has returned all steps
+        self._graph: Any = None  # the CUDA graph of which a capture has begun last
+        self._graphs: WeakKeyDictionary[Any, int] = (
+            WeakKeyDictionary()
+        )  # those with a step of an optimizer: its rows
         self._notes: set[str] = set()
         self._sender = Sender()
         self.goal: dict[str, Any] = {}  # metric, target and direction, of a script that tells its own
@@ -162,6 +171,7 @@ class Probe:
             self._searching, self._key = handle.hooks_dict_ref(), handle.id
             warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are ")
             self._watch_loader(DataLoader)
+            self._watch_graphs(self.torch.cuda)
             torch_private.before_scripting(self.torch, self._unhook)
             os.register_at_fork(after_in_child=self._forget)
             # A process that multiprocessing has forked ends without what atexit has.
@@ -172,7 +182,8 @@ class Probe:
 
     def _forget(self) -> None:
         self._sender = Sender()
-        self._steps, self._stamps, self._begin, self._inference, self.count = [], [], None, None, 0
+        self._steps, self._passed, self._stamps, self._begin, self._inference = [], [], [], None, None
+        self.count, self._due = 0, False
         self._rows, self._forward, self._stepping, self._depth = {}, False, None, 0
         self._thread = threading.get_ident()
 
@@ -203,6 +214,36 @@ class Probe:
 
         loader.__iter__ = iterate
 
+    def _watch_graphs(self, cuda: Any) -> None:
+        """Make a step of each replay of a CUDA graph that holds one, for in a replay no hook is called."""
+        begin, replay, make = cuda.CUDAGraph.capture_begin, cuda.CUDAGraph.replay, cuda.make_graphed_callables
+        ended = Hook(self, self._end_step)
+
+        @wraps(begin)
+        def capture_begin(graph: Any, *arguments: Any, **options: Any) -> None:
+            self._graph = graph
+            begin(graph, *arguments, **options)
+
+        @wraps(replay)
+        def replayed(graph: Any) -> None:
+            rows = self._graphs.get(graph) if self._graphs else None
+            if rows is not None:
+                self.mark("optimizer")
+            replay(graph)
+            if rows is not None and self.mark("step") is not None:
+                self._rows = {0: rows}
+                ended()
+
+        @wraps(make)
+        def make_graphed_callables(callables: Any, *arguments: Any, **options: Any) -> Any:
+            for each in callables if isinstance(callables, tuple) else (callables,):
+                if isinstance(each, self.torch.nn.Module):
+                    self._unhook(each)  # torch refuses modules with hooks
+            return make(callables, *arguments, **options)
+
+        cuda.CUDAGraph.capture_begin, cuda.CUDAGraph.replay = capture_begin, replayed
+        cuda.make_graphed_callables = make_graphed_callables
+
     def _timed(self, draw: Any, kind: str = "data") -> Any:
         @wraps(draw)
         def timed(loader: Any) -> Any:
@@ -223,11 +264,20 @@ class Probe:
         event.record()
         return event
 
+    def _capturing(self) -> bool:
+        """Return whether this thread makes a CUDA graph, in which an event would be a part of the graph."""
+        return self._cuda and self.torch.cuda.is_current_stream_capturing()
+
     def mark(self, kind: str, since: Any = None) -> Any:
-        """Stamp that something of the present step ends or begins here (`steps.PART`); return the moment."""
+        """Stamp that something of the present step ends or begins here (`steps.PART`); return the moment.
+
+        Nothing is stamped, and None returned, once the watching has ended and in the capture of a CUDA graph.
+        """
         if not self.watching:
             return None
         try:
+            if self._capturing():
+                return None
             at = self._now()
             if self._begin is None:
                 self._begin = at
@@ -364,10 +414,18 @@ class Probe:
             return
         self._stepping = None
         again = not self._forward and "forward" in self._notes  # another of the same step
+        if self._capturing():
+            self._notes.add("captured")
+            self._graphs[self._graph] = self._graphs.get(self._graph, 0) + max(self._rows.values(), default=0)
+            self._rows, self._forward = {}, False
+            return
         if self.mark("optimizer_end" if again else "step") is None or again:
             return  # its time is a part of the next
         if self._inference is not None:
             self._settle(optimizer)
+        self._end_step()
+
+    def _end_step(self) -> None:
         self._steps.append((self._begin, self._stamps, self._rows))
         self._begin, self._stamps, self._rows, self._forward = self._stamps[-1][1], [], {}, False
         self.count += 1
@@ -380,22 +438,35 @@ class Probe:
                     handle.remove()
         if self.count == 1:
             self._sender.start(self)
+        if self._due:
+            self._read_events()
+
+    def _read_events(self) -> None:
+        """Turn the events that the GPU has passed into moments in s.
+
+        Only where the script trains: a call of CUDA from another thread can end its capture of a CUDA graph.
+        """
+        self._due, self.until, count = False, clock.monotonic(), len(self._steps)
+        while count and not self._steps[count - 1][1][-1][1].query():
+            count -= 1
+        self._passed += [self._sender.device.seconds(self.torch, *step) for step in self._steps[:count]]
+        del self._steps[:count]
 
     def take(self, *, wait: bool) -> list[steps.Step]:
-        """Return the steps that were not taken yet, in s; on a GPU those that it has passed.
+        """Return the steps that were not taken yet, in s; on a GPU those that were read since the last call.
 
-        wait: wait for the GPU.
+        wait: wait for the GPU, and read; only the thread that trains may.
         """
-        count = len(self._steps)
-        if self._cuda:
-            if wait:
-                self.torch.cuda.synchronize()
-            while count and not self._steps[count - 1][1][-1][1].query():
-                count -= 1
-        complete = self._steps[:count]
-        del self._steps[:count]
-        if self._cuda:
-            complete = [self._sender.device.seconds(self.torch, *step) for step in complete]
+        if self._cuda and wait:
+            self.torch.cuda.synchronize()
+            self._read_events()
+        elif self._cuda:
+            self._due = True  # for the next call
+        else:
+            self.until = clock.monotonic()
+        ended = self._passed if self._cuda else self._steps
+        complete = ended[:]
+        del ended[: len(complete)]
         return [
             steps.assemble(stamps, begin=begin, rows=max(rows.values(), default=0))
             for begin, stamps, rows in complete

@@ -90,10 +90,10 @@ class Sender:
                 if self._socket is None:
                     self._connect(probe)
                 offset, error = self._offset()
-                now, complete = clock.monotonic(), self._taken(probe, wait=wait)
+                complete = self._taken(probe, wait=wait)
                 values = [probe.values.pop(0) for _ in probe.values[:]]
                 state = {"values": values, "notes": probe.notes(), "goal": probe.goal}
-                self._send(steps=complete, now=now, offset=offset, error=error, **state)
+                self._send(steps=complete, now=probe.until, offset=offset, error=error, **state)
                 return True
             except Exception as failure:
                 self._close()

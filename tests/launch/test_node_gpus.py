@@ -8,6 +8,7 @@ import torch
 from stand_in_gpu import CUDA, Gpu
 
 from mlbench.clusters import calibrate
+from mlbench.config.compose import compose
 from mlbench.launch import worker_process
 from mlbench.record.record import Node
 from mlbench.training.worker import Worker
@@ -28,13 +29,9 @@ def test_a_node_s_first_worker_learns_of_all_gpus_of_its_node(monkeypatch: pytes
         return {"cuda_gemm_flops_per_s": 1.0}
 
     monkeypatch.setattr(calibrate, "calibrate", measure)
-    worker: Any = SimpleNamespace(
-        device=CUDA,
-        local_rank=0,
-        gather=lambda own: [*OTHERS, own],
-        reset_peak_memory=lambda: measured.append("memory is given back"),
-    )
-    gpus = worker_process.node_gpus(worker, node_rank=0)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: measured.append("memory is given back"))
+    worker: Any = SimpleNamespace(local_rank=0, gather=lambda own: [*OTHERS, own])
+    gpus = worker_process.node_gpus(worker, CUDA, node_rank=0)
     assert gpus == [("GPU-a", {"cuda_gemm_flops_per_s": 1.0}), ("GPU-b", {"cuda_gemm_flops_per_s": 2.0})]
     assert measured == [["cuda"], "memory is given back"]
     node = worker_process.with_gpus(Node(hostname="here", usable_cpus=2), [rates for _, rates in gpus])
@@ -49,17 +46,24 @@ def test_a_gpu_that_cannot_be_calibrated_is_a_warning(monkeypatch: pytest.Monkey
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(calibrate, "calibrate", out_of_memory)
-    worker: Any = SimpleNamespace(
-        device=CUDA, local_rank=0, gather=lambda own: [*OTHERS, own], reset_peak_memory=lambda: None
-    )
-    rates = [each for _, each in worker_process.node_gpus(worker, node_rank=0)]
+    worker: Any = SimpleNamespace(local_rank=0, gather=lambda own: [*OTHERS, own])
+    rates = [each for _, each in worker_process.node_gpus(worker, CUDA, node_rank=0)]
     assert rates[0] == {}
     node = worker_process.with_gpus(Node(hostname="here", usable_cpus=2), rates)
     assert node.warnings == ["a GPU of here could not be calibrated"] and node.gpu_calibration == []
 
 
 def test_workers_on_cpus_have_no_gpus() -> None:
-    assert worker_process.node_gpus(Worker(), node_rank=0) == []
+    gpu = worker_process.rank_gpu(compose(["task=logreg"]), worker_process.RankContext(1, 2, 1, 2, 0))
+    assert gpu is None and worker_process.node_gpus(Worker(), gpu, node_rank=0) == []
+
+
+@pytest.mark.wing("jax")
+def test_a_gpu_on_which_another_framework_trains_is_calibrated_and_counted() -> None:
+    """It was not: its energy was missing, and its speed was not compared with other runs'."""
+    experiment = compose(["task=logreg", "framework=jax", "backend=nccl"])
+    context = worker_process.RankContext(1, 2, 1, 2, 0)
+    assert worker_process.rank_gpu(experiment, context) == torch.device("cuda", 1)
 
 
 def test_a_gpu_s_peak_counts_from_the_start_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,20 @@ def test_a_ddp_script_computes_and_prints_what_it_does_alone_and_its_rate_is_our
     assert not record.eligible and record.experiment.division.name == "open"
 
 
+@pytest.mark.gpu
+def test_a_script_may_capture_its_step_in_a_cuda_graph(tmp_path: Path) -> None:
+    """What watches it calls CUDA in no other thread, which would end the capture, and sees each replay."""
+    done = measure(tmp_path, command=[*PYTHON, SCRIPTS / "graph.py", 20_000])
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = only_record(tmp_path)
+    warnings = record.nodes[0].warnings
+    assert record.steps == 20_003 and summary.MISSING["captured"] in warnings
+    assert not [warning for warning in warnings if warning.startswith("the probe stopped")]
+    (rate,) = re.findall(r"rate (\S+)", done.stdout)
+    median_s = 64 / float(rate)
+    assert record.step_s is not None and record.step_s.p50 == pytest.approx(median_s, rel=0.1)
+
+
 def test_a_rank_that_is_late_in_backward_is_named(tmp_path: Path) -> None:
     done = measure(tmp_path, command=[*TWO, SCRIPTS / "ddp.py", 1, 1, 0.2])
     record = only_record(tmp_path)

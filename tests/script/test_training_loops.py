@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -326,6 +327,90 @@ def test_a_failure_of_the_probe_does_not_reach_the_script(watching: probe.Probe)
 
 
 def test_a_model_on_a_cpu_that_is_called_after_one_on_a_gpu_leaves_the_clock(watching: probe.Probe) -> None:
-    watching._cuda, watching._now = True, lambda: 0.0
+    watching._cuda, watching._now, watching._capturing = True, lambda: 0.0, lambda: False
     torch.nn.Linear(4, 4)(ROWS)
     assert watching._cuda and watching._stamps
+
+
+class Graph:
+    """A CUDA graph without a GPU; a replay takes as long as the clock says."""
+
+    def __init__(self, moving: Clock) -> None:
+        self.moving = moving
+
+    def capture_begin(self, mode: str = "global") -> None:
+        assert mode == "relaxed"
+
+    def replay(self) -> None:
+        self.moving.now += FORWARD_S
+
+
+def refusing(callables: Any) -> Any:
+    """As torch.cuda.make_graphed_callables, which takes no module with hooks."""
+    assert not callables._forward_pre_hooks and not callables._forward_hooks
+    return callables
+
+
+def test_a_step_in_a_cuda_graph_is_one_at_each_replay(moving: Clock, watching: probe.Probe) -> None:
+    cuda: Any = SimpleNamespace(CUDAGraph=Graph, make_graphed_callables=refusing)
+    watching._watch_graphs(cuda)
+    model, graph, other = Net(moving), Graph(moving), Graph(moving)
+    optimizer = sgd(model)
+    train(model, optimizer)
+    other.capture_begin(mode="relaxed")  # of another part of the script
+    graph.capture_begin(mode="relaxed")
+    watching._capturing = lambda: True
+    train(model, optimizer)
+    watching._capturing = lambda: False
+    assert len(watching.take(wait=False)) == 1, "what is captured does not happen yet"
+    moving.now += BACKWARD_S + FORWARD_S + 5
+    for _ in range(3):
+        other.replay()
+        graph.replay()
+    assert "captured" in watching.notes()
+    first, *others = watching.take(wait=False)
+    assert (first.optimizer, first.rows) == (FORWARD_S, len(ROWS)) and first.metrics > 5
+    assert [(step.optimizer, step.metrics, step.rows) for step in others] == [(FORWARD_S, FORWARD_S, 8)] * 2
+    assert cuda.make_graphed_callables(model) is model
+
+
+def test_only_the_thread_that_trains_calls_cuda(
+    watching: probe.Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call from another one ends the capture of a CUDA graph, and so the script."""
+    callers: set[int] = set()
+
+    class Event:
+        def __init__(self, enable_timing: bool = True) -> None: ...
+
+        def record(self) -> None:
+            callers.add(threading.get_ident())
+
+        def query(self) -> bool:
+            callers.add(threading.get_ident())
+            return True
+
+        def elapsed_time(self, other: "Event") -> float:
+            callers.add(threading.get_ident())
+            return 1.0
+
+        synchronize = record
+
+    def take() -> None:
+        collected.append(len(watching.take(wait=False)))
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: callers.add(threading.get_ident()))
+    watching._cuda, watching._capturing = True, lambda: False
+    collected: list[int] = []
+    model = torch.nn.Linear(4, 4)
+    optimizer = sgd(model)
+    for _ in range(3):
+        train(model, optimizer)
+        before = watching.until
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join()
+        assert watching.until == before, "no step that ended later was read"
+    assert collected == [0, 2, 1], "what is asked for is read as the next step ends"
+    assert callers == {threading.get_ident()}

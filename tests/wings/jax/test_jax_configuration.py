@@ -47,6 +47,13 @@ def test_it_is_free_in_the_closed_division_but_for_another_package_s(monkeypatch
     assert (deviation.field, deviation.given, deviation.declared) == ("framework", "jax", True)
 
 
+def test_a_record_on_gpus_says_what_jax_computes_in() -> None:
+    """It said bf16, the recipe's for torch there, of steps in fp32; its MFU was of bf16's peak."""
+    for framework, precision in (("torch", "bf16"), ("jax", "fp32")):
+        task: Any = compose(["task=gpt", "backend=nccl", f"framework={framework}"]).task
+        assert task.precision == precision
+
+
 def test_without_jax_one_sentence_says_how_it_is_installed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
