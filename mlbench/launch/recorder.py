@@ -172,6 +172,7 @@ class Recorder:
         return WorkerResult(
             status=status if experiment.target else "completed",
             sample_unit=summary.UNIT,
+            peak_memory_bytes=self.collector.peak_bytes,
             nodes=[here.model_copy(update=update)],
             started_at=self.collector.started_at,
         )

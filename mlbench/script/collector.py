@@ -39,6 +39,7 @@ class Rank:
     until: float = -math.inf
     error_s: float = 0.0
     notes: list[str] = field(default_factory=list)
+    peak_bytes: int | None = None  # of its GPU's memory
     ended: bool = False
     since: float = 0.0  # where its present interval began
 
@@ -96,6 +97,11 @@ class Collector:
     def steps(self) -> int:
         """Return how many steps every rank has made."""
         return self._step + min((len(rank.steps) for rank in self.ranks.values()), default=0)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Return the most memory that a rank's GPU gave out; None on CPUs."""
+        return max(filter(None, (rank.peak_bytes for rank in self.ranks.values())), default=None)
 
     def active(self, limit_s: float) -> bool:
         """Return whether a rank has told a step in the last `limit_s` seconds."""
@@ -254,4 +260,4 @@ def _add(rank: Rank, message: dict[str, Any]) -> None:
         launched = None if step.launched is None else step.launched + offset
         rank.steps.append(step._replace(begin=step.begin + offset, end=step.end + offset, launched=launched))
     rank.until, rank.error_s = message["now"] + offset, max(rank.error_s, message["error"])
-    rank.notes = message["notes"]
+    rank.notes, rank.peak_bytes = message["notes"], message["peak_bytes"]

@@ -489,6 +489,10 @@ class Probe:
             "torch": self.torch.__version__,
         }
 
+    def peak_bytes(self) -> int | None:
+        """Return the most bytes that torch's allocator gave out on this process's GPU; None on a CPU."""
+        return self.torch.cuda.max_memory_allocated() if self._cuda else None
+
     def notes(self) -> list[str]:
         """Return what of the training was seen."""
         failed = {f"failure {self.failure}"} if self.failure else set()

@@ -291,11 +291,18 @@ def said(file: Any, **message: Any) -> dict[str, Any]:
     return json.loads(file.readline())
 
 
-def told(file: Any, *ends: float, values: Any = (), goal: Any = None, notes: Any = ("forward",)) -> None:
+def told(
+    file: Any,
+    *ends: float,
+    values: Any = (),
+    goal: Any = None,
+    notes: Any = ("forward",),
+    peak: int | None = None,
+) -> None:
     """Tell a collector of steps of 1 s, and wait until it has taken them in."""
     steps = [assemble([("forward", end - 1), ("step", end)], begin=end - 1, rows=8) for end in ends]
     message = {"steps": steps, "now": max(ends, default=0.0), "offset": 0.0, "error": 0.0, "notes": notes}
-    file.write(json.dumps(message | {"values": values, "goal": goal or {}}) + "\n")
+    file.write(json.dumps(message | {"values": values, "goal": goal or {}, "peak_bytes": peak}) + "\n")
     assert "at" in said(file, ping=True)
 
 
@@ -303,9 +310,10 @@ def test_a_second_process_of_a_rank_is_answered_and_named_and_not_measured() -> 
     collector = Collector("127.0.0.1", metric="none", goal=None)
     with connected(collector) as first, connected(collector) as second:
         told(first, 1.0, 2.0)
-        told(second, 3.0)
-        assert collector.steps == 2
-        told(first, 4.0)
+        told(second, 3.0, peak=9)
+        assert collector.steps == 2 and collector.peak_bytes is None
+        told(first, 4.0, peak=7)
+        assert collector.peak_bytes == 7
     collector.take(final=True)
     covered = summary.coverage(collector)
     assert covered["steps"] == 3 and f"1 {summary.REFUSED}" in covered["warnings"]

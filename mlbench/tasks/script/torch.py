@@ -52,6 +52,7 @@ def measure(config: Config, worker: Worker) -> TaskResult:
         error=error,
         steps=covered["steps"],
         unit=summary.UNIT,
+        peak_memory_bytes=collector.peak_bytes if collector else None,
         warnings=covered["warnings"] if worker.rank == 0 else [],
         files={f"rank_{worker.rank}.log": gzip.compress(output.log())},
     )
