@@ -140,7 +140,10 @@ class Probe:
         self._passed: list[
             tuple[Any, list[tuple[str, Any]], dict[int, int]]
         ] = []  # by the GPU, with moments in s
-        self._due = False  # whether the sender waits for these
+        self._due, self._read_at = (
+            False,
+            0.0,
+        )  # whether the sender waits for these, and when they were read last
         self.until = 0.0  # the moment up to which `take` has returned all steps
         self._graph: Any = None  # the CUDA graph of which a capture has begun last
         self._graphs: WeakKeyDictionary[Any, int] = (
@@ -446,11 +449,12 @@ class Probe:
 
         Only where the script trains: a call of CUDA from another thread can end its capture of a CUDA graph.
         """
-        self._due, self.until, count = False, clock.monotonic(), len(self._steps)
+        self._due, begin, count = False, clock.monotonic(), len(self._steps)
         while count and not self._steps[count - 1][1][-1][1].query():
             count -= 1
         self._passed += [self._sender.device.seconds(self.torch, *step) for step in self._steps[:count]]
         del self._steps[:count]
+        self._read_at = begin  # last, as `take` asks for it first
 
     def take(self, *, wait: bool) -> list[steps.Step]:
         """Return the steps that were not taken yet, in s; on a GPU those that were read since the last call.
@@ -460,10 +464,8 @@ class Probe:
         if self._cuda and wait:
             self.torch.cuda.synchronize()
             self._read_events()
-        elif self._cuda:
-            self._due = True  # for the next call
-        else:
-            self.until = clock.monotonic()
+        self._due = self._cuda and not wait  # for the next call
+        self.until = self._read_at if self._cuda else clock.monotonic()
         ended = self._passed if self._cuda else self._steps
         complete = ended[:]
         del ended[: len(complete)]
