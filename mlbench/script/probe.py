@@ -30,6 +30,7 @@ LEARN_STEPS = 3  # in which a model's last gradient is found
 ASKED = ("data", "start")  # stamps of a DataLoader that is asked
 MOST_PARTS = 16  # of a list or dict in which a model's rows are looked for
 CHANNELS = 4  # of an image, at most
+StampedStep = tuple[Any, list[tuple[str, Any]], dict[int, int]]  # its begin, stamps, and rows by model
 
 
 def install() -> None:
@@ -136,19 +137,13 @@ class Probe:
         self._stepped: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # whether an optimizer steps it
         self._stepping: int | None = None  # the optimizer of which a step has begun, not one within it
         self._learning: list[tuple[int, dict[int, Any], list[int]]] = []  # until when, hooks, last gradient
-        self._steps: list[tuple[Any, list[tuple[str, Any]], dict[int, int]]] = []
-        self._passed: list[
-            tuple[Any, list[tuple[str, Any]], dict[int, int]]
-        ] = []  # by the GPU, with moments in s
-        self._due, self._read_at = (
-            False,
-            0.0,
-        )  # whether the sender waits for these, and when they were read last
+        self._steps: list[StampedStep] = []
+        self._passed: list[StampedStep] = []  # those that the GPU has passed, with moments in s
+        self._due = False  # whether the sender waits for these
+        self._read_at = 0.0  # when they were read last
         self.until = 0.0  # the moment up to which `take` has returned all steps
         self._graph: Any = None  # the CUDA graph of which a capture has begun last
-        self._graphs: WeakKeyDictionary[Any, int] = (
-            WeakKeyDictionary()
-        )  # those with a step of an optimizer: its rows
+        self._graphs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # rows of those with a whole step
         self._notes: set[str] = set()
         self._sender = Sender()
         self.goal: dict[str, Any] = {}  # metric, target and direction, of a script that tells its own
