@@ -65,7 +65,7 @@ def test_the_model_computes_what_torch_s_own_layers_compute() -> None:
 
 
 def test_backward_copies_the_gradients_of_queries_keys_and_values_once() -> None:
-    """Into those of the layer that makes them; a second copy took some 5 % of a step on an H200."""
+    """Into those of the layer that makes them."""
     block, x = gpt.TransformerBlock(16, 4), torch.randn(3, 9, 16)
     total = block(x).sum()
     with torch.profiler.profile(record_shapes=True) as profile:

@@ -14,8 +14,8 @@ from mlbench.training.worker import Worker
 
 def build(config: Config, worker: Worker) -> TrainingSetup:
     """Return what the loop trains; target tokens count."""
-    # cuDNN plans attention anew for every shape, some 0.3 s each (H200, torch 2.11, 2026-11-26), and almost
-    # every batch has shapes of its own. torch's own kernels take any.
+    # cuDNN plans attention for every new shape, up to 1 s each (a B200, modelscope/FunASR issue 3704, 2026),
+    # and almost every batch has shapes of its own. torch's own kernels take any.
     torch.backends.cuda.enable_cudnn_sdp(False)
     return build_translator(
         config,
