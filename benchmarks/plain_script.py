@@ -62,13 +62,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(line: Sequence[str], environment: Mapping[str, str]) -> tuple[Record, str]:
-    """Run a command of mlbench; return its record and what it printed."""
+    """Run a command of mlbench; return its record and what it printed, its run's logs included."""
     module, *arguments = line
     with tempfile.TemporaryDirectory() as folder:
         settings = [f"output_root={folder}", "cluster.exclusive=false"]
         output = call([sys.executable, "-m", module, *settings, *arguments], environment)
         (path,) = Path(folder).glob("*/record.json")
-        return load(path), output
+        logs = [log.read_text() for log in path.parent.glob("*.log")]
+        return load(path), "\n".join([output, *logs])
 
 
 def call(command: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -80,7 +81,7 @@ def call(command: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def rate(output: str) -> float:
-    """Return the images/s that the script printed."""
+    """Return the samples/s that the script printed."""
     return float(re.findall(r"^rate (\S+)", output, re.MULTILINE)[0])
 
 

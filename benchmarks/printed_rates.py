@@ -6,16 +6,10 @@ Runs each of benchmarks/scripts, which know nothing of mlbench, under mlbench.me
 task=script, one thread a worker, and prints both rates, in samples/s. Exit code 1: two differ by over 3 %.
 """
 
-import os
-import re
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 from origin import ROOT, origin
-
-from mlbench.record.reader import load
+from plain_script import rate, run
 
 SCRIPTS = ("imagenet", "nanogpt", "with_accelerate", "with_lightning", "fsdp2")
 FOLDER = ROOT / "benchmarks" / "scripts"
@@ -34,7 +28,7 @@ def main() -> int:
         for workers in (1, 2):
             pairs = [rates(command(script, workers, ray=ray)) for ray in (False, True)]
             worst = max(worst, *(abs(measured / printed - 1) for printed, measured in pairs))
-            cells = [f"{rate:,.1f}" for pair in pairs for rate in pair]
+            cells = [f"{value:,.1f}" for pair in pairs for value in pair]
             print(f"| {script} | {workers} | {' | '.join(cells)} |", flush=True)
     print(f"\nThe greatest difference is {worst:.1%}.")
     return int(worst > LIMIT)
@@ -52,17 +46,8 @@ def command(script: str, workers: int, *, ray: bool) -> list[str]:
 
 def rates(words: list[str]) -> tuple[float, float]:
     """Run a command; return the rate that its script printed and that of its record."""
-    module, *arguments = words
-    with tempfile.TemporaryDirectory() as folder:
-        line = [sys.executable, "-m", module, f"output_root={folder}", *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks"), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(line, capture_output=True, text=True, env=environment)
-        if done.returncode:
-            raise SystemExit(done.stdout + done.stderr)
-        logs = [path.read_text() for path in Path(folder).glob("*/*.log")]
-        (path,) = Path(folder).glob("*/record.json")
-        printed = re.findall(r"^(?:\[.*\] )?rate (\S+)", "\n".join([done.stdout, *logs]), re.MULTILINE)
-        return float(printed[0]), load(path).samples_per_s or 0.0
+    record, output = run(words, {"PYTHONPATH": str(ROOT / "benchmarks"), "OMP_NUM_THREADS": "1"})
+    return rate(output), record.samples_per_s or 0.0
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ LEARN_STEPS = 3  # in which a model's last gradient is found
 ASKED = ("data", "start")  # stamps of a DataLoader that is asked
 MOST_PARTS = 16  # of a list or dict in which a model's rows are looked for
 CHANNELS = 4  # of an image, at most
-StampedStep = tuple[Any, list[tuple[str, Any]], dict[int, int]]  # its begin, stamps, and rows by model
+StepStamps = tuple[Any, list[tuple[str, Any]], dict[int, int]]  # its begin, stamps, and rows by model
 
 
 def install() -> None:
@@ -137,10 +137,10 @@ class Probe:
         self._stepped: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # whether an optimizer steps it
         self._stepping: int | None = None  # the optimizer of which a step has begun, not one within it
         self._learning: list[tuple[int, dict[int, Any], list[int]]] = []  # until when, hooks, last gradient
-        self._steps: list[StampedStep] = []
-        self._passed: list[StampedStep] = []  # those that the GPU has passed, with moments in s
-        self._due = False  # whether the sender waits for these
-        self._read_at = 0.0  # when they were read last
+        self._steps: list[StepStamps] = []
+        self._readings: list[StepStamps] = []  # those that the GPU has passed, with moments in s
+        self._request = False  # whether the sender waits for these
+        self._reading_at = 0.0  # when they were read last
         self.until = 0.0  # the moment up to which `take` has returned all steps
         self._graph: Any = None  # the CUDA graph of which a capture has begun last
         self._graphs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # rows of those with a whole step
@@ -180,8 +180,8 @@ class Probe:
 
     def _forget(self) -> None:
         self._sender = Sender()
-        self._steps, self._passed, self._stamps, self._begin, self._inference = [], [], [], None, None
-        self.count, self._due = 0, False
+        self._steps, self._readings, self._stamps, self._begin, self._inference = [], [], [], None, None
+        self.count, self._request = 0, False
         self._rows, self._forward, self._stepping, self._depth = {}, False, None, 0
         self._thread = threading.get_ident()
 
@@ -224,7 +224,7 @@ class Probe:
 
         @wraps(replay)
         def replayed(graph: Any) -> None:
-            rows = self._graphs.get(graph) if self._graphs else None
+            rows = self._graphs.get(graph)
             if rows is not None:
                 self.mark("optimizer")
             replay(graph)
@@ -413,7 +413,7 @@ class Probe:
         self._stepping = None
         again = not self._forward and "forward" in self._notes  # another of the same step
         if self._capturing():
-            self._notes.add("captured")
+            self._notes.add("graph")
             self._graphs[self._graph] = self._graphs.get(self._graph, 0) + max(self._rows.values(), default=0)
             self._rows, self._forward = {}, False
             return
@@ -436,7 +436,7 @@ class Probe:
                     handle.remove()
         if self.count == 1:
             self._sender.start(self)
-        if self._due:
+        if self._request:
             self._read_events()
 
     def _read_events(self) -> None:
@@ -444,12 +444,12 @@ class Probe:
 
         Only where the script trains: a call of CUDA from another thread can end its capture of a CUDA graph.
         """
-        self._due, begin, count = False, clock.monotonic(), len(self._steps)
+        self._request, begin, count = False, clock.monotonic(), len(self._steps)
         while count and not self._steps[count - 1][1][-1][1].query():
             count -= 1
-        self._passed += [self._sender.device.seconds(self.torch, *step) for step in self._steps[:count]]
+        self._readings += [self._sender.device.seconds(self.torch, *step) for step in self._steps[:count]]
         del self._steps[:count]
-        self._read_at = begin  # last, as `take` asks for it first
+        self._reading_at = begin  # last, as `take` asks for it first
 
     def take(self, *, wait: bool) -> list[steps.Step]:
         """Return the steps that were not taken yet, in s; on a GPU those that were read since the last call.
@@ -459,9 +459,9 @@ class Probe:
         if self._cuda and wait:
             self.torch.cuda.synchronize()
             self._read_events()
-        self._due = self._cuda and not wait  # for the next call
-        self.until = self._read_at if self._cuda else clock.monotonic()
-        ended = self._passed if self._cuda else self._steps
+        self._request = self._cuda and not wait  # for the next call
+        self.until = self._reading_at if self._cuda else clock.monotonic()
+        ended = self._readings if self._cuda else self._steps
         complete = ended[:]
         del ended[: len(complete)]
         return [

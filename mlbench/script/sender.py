@@ -92,8 +92,8 @@ class Sender:
                 offset, error = self._offset()
                 complete = self._taken(probe, wait=wait)
                 values = [probe.values.pop(0) for _ in probe.values[:]]
-                state = {"values": values, "notes": probe.notes(), "goal": probe.goal}
-                state["peak_bytes"] = probe.peak_bytes()
+                peak = probe.peak_bytes()
+                state = {"values": values, "notes": probe.notes(), "goal": probe.goal, "peak_bytes": peak}
                 self._send(steps=complete, now=probe.until, offset=offset, error=error, **state)
                 return True
             except Exception as failure:

@@ -12,7 +12,7 @@ NOTHING = (
 MISSING = {
     "forward": "forward, loss and backward were not seen: the script calls no torch.nn.Module with weights",
     "apart": "forward, loss and backward were not seen: the script trains in a thread beside its first",
-    "captured": "steps that a CUDA graph replays count as optimizer: no hook sees their forward and backward",
+    "graph": "steps that a CUDA graph replays count as optimizer: no hook sees their forward and backward",
     "data": "the wait for data was not seen: the script iterates no DataLoader of torch in its main thread",
     "buckets": "wait, transfer and late ranks were not seen: no DistributedDataParallel spans all ranks",
     "own_hook": "wait, transfer and late ranks were not seen: the script has a communication hook of its own",
@@ -38,8 +38,8 @@ def coverage(collector: Collector) -> dict[str, Any]:
         lacking[0] = "apart"
     if "forward" in notes and not any(times[0].samples for _, times in collector.intervals):
         lacking.append("rows")
-    if "captured" in notes:
-        lacking.append("captured")
+    if "graph" in notes:
+        lacking.append("graph")
     if collector.late:
         lacking.append("goal")
     if not collector.reached and max((len(rank.steps) for rank in ranks), default=0) > UNEVEN * steps:

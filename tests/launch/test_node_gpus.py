@@ -7,6 +7,7 @@ import pytest
 import torch
 from stand_in_gpu import CUDA, Gpu
 
+from mlbench import clock
 from mlbench.clusters import calibrate
 from mlbench.config.compose import compose
 from mlbench.launch import worker_process
@@ -59,11 +60,22 @@ def test_workers_on_cpus_have_no_gpus() -> None:
 
 
 @pytest.mark.wing("jax")
-def test_a_gpu_on_which_another_framework_trains_is_calibrated_and_counted() -> None:
+def test_a_gpu_on_which_another_framework_trains_is_calibrated_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It was not: its energy was missing, and its speed was not compared with other runs'."""
     experiment = compose(["task=logreg", "framework=jax", "backend=nccl"])
-    context = worker_process.RankContext(1, 2, 1, 2, 0)
+    context = worker_process.RankContext(0, 1, 1, 2, 0)
     assert worker_process.rank_gpu(experiment, context) == torch.device("cuda", 1)
+    current: list[torch.device] = []
+    monkeypatch.setattr(worker_process, "rank_context", lambda launcher: context)
+    monkeypatch.setattr(worker_process, "_resume", lambda: None)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    threads = torch.get_num_threads()
+    spec = worker_process.WorkerSpec(experiment, 1, threads, ("127.0.0.1", 9), "", "", None, clock.epoch())
+    worker = worker_process.build_worker(spec)
+    assert current == [torch.device("cuda", 1)] and worker.device.type == "cpu", "torch only measures there"
 
 
 def test_a_gpu_s_peak_counts_from_the_start_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:

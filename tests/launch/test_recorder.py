@@ -44,6 +44,7 @@ def test_the_thread_that_writes_to_mlflow_has_the_priority_of_those_that_stamp(
 
     monkeypatch.setattr(uploader.RunUpload, "advance", look)
     recorder = one_step(tmp_path)
+    recorder.collector.ranks[0].peak_bytes = 5
     try:
         recorder.drain(0.0)
         assert looked.wait(60)
@@ -51,6 +52,7 @@ def test_the_thread_that_writes_to_mlflow_has_the_priority_of_those_that_stamp(
     finally:
         recorder.stop()
     assert record is not None and record.status == "completed" and record.steps == 1
+    assert record.peak_memory_bytes == 5
     assert set(niceness) == {os.getpriority(os.PRIO_PROCESS, 0)}
 
 
