@@ -1,5 +1,6 @@
 """The folder, log and record of a run whose ranks tell a collector what they train, without Ray."""
 
+import math
 import platform
 import secrets
 import shlex
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from mlbench import clock
-from mlbench.clusters import node
 from mlbench.clusters.energy_counters import EnergyMeter
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, NodeMonitor, own_processes
@@ -19,7 +19,7 @@ from mlbench.config.experiment import Experiment
 from mlbench.launch import execute, worker_process
 from mlbench.launch.output import Output
 from mlbench.record import events
-from mlbench.record.record import Record, RunEnd, WorkerResult
+from mlbench.record.record import Node, Record, RunEnd, WorkerResult
 from mlbench.script import summary
 from mlbench.script.collector import Collector
 from mlbench.tracking import client, uploader
@@ -102,15 +102,16 @@ class Recorder:
         if log is not None:
             with suppress(OSError):
                 (self.folder / "output.log").write_bytes(log)
+        nodes = self._nodes()
         end = RunEnd(
             status=status,
             error=error,
             ended=clock.wall(),
             stamps={"connect_begin": self._started},
             hostname=platform.node(),
-            oversubscribed=self._oversubscribed(),
+            oversubscribed=any(map(self._oversubscribed, nodes)),
             machine_shared=self._lock is not None and self._lock.shared,
-            result=None if status else self._result(),
+            result=None if status else self._result(nodes),
         )
         record = execute.conclude(self.folder, end)
         if not self._live:
@@ -154,31 +155,48 @@ class Recorder:
         self.experiment = experiment
         return folder
 
-    def _result(self) -> WorkerResult:
+    def _result(self, nodes: list[Node]) -> WorkerResult:
         """Return what a run's workers say at their end."""
-        experiment, ranks = self.experiment, self.collector.ranks
         status = "goal_reached" if self.collector.reached else "goal_not_reached"
-        here = worker_process.described()
-        others = sorted({rank.about["host"] for rank in ranks.values()} - {here.hostname})
-        warnings = [*here.warnings, *summary.coverage(self.collector)["warnings"]]
-        if others:
-            warnings.append(f"{', '.join(others)}: its hardware and its energy were not looked at")
-        update = {
-            "warnings": warnings,
-            "energy_j": {} if others else self._energy,
-            "interference": self._use.interference(),
-            "threads_per_worker": ranks[0].about["threads"],
-        }
         return WorkerResult(
-            status=status if experiment.target else "completed",
+            status=status if self.experiment.target else "completed",
             sample_unit=summary.UNIT,
             peak_memory_bytes=self.collector.peak_bytes,
-            nodes=[here.model_copy(update=update)],
+            nodes=nodes,
             started_at=self.collector.started_at,
         )
 
-    def _oversubscribed(self) -> bool:
-        """Return whether the ranks on this host compute with more threads than there are CPUs."""
-        here = [rank.about["threads"] for rank in self.collector.ranks.values()
-                if rank.about["host"] == platform.node()]  # fmt: skip
-        return sum(here) > node.usable_cpus()
+    def _nodes(self) -> list[Node]:
+        """Return the hosts of the ranks, rank 0's first; this process has watched its own alone."""
+        hosts: dict[str, list[dict[str, Any]]] = {}
+        for _, rank in sorted(self.collector.ranks.items()):
+            hosts.setdefault(rank.about["host"], []).append(rank.about)
+        nodes = []
+        for host, ranks in hosts.items():
+            if host == platform.node():
+                node, warnings = worker_process.described(), list[str]()
+                seen = {"interference": self._use.interference(), "energy_j": self._energy}
+                node = node.model_copy(update=seen if len(hosts) == 1 else seen | {"energy_j": {}})
+            else:
+                node, warnings = self._described(host, ranks)
+            update = {"threads_per_worker": ranks[0]["threads"], "warnings": [*node.warnings, *warnings]}
+            nodes.append(node.model_copy(update=update))
+        nodes[0].warnings.extend(summary.coverage(self.collector)["warnings"])
+        return nodes
+
+    def _described(self, host: str, ranks: list[dict[str, Any]]) -> tuple[Node, list[str]]:
+        """Return another host as its first rank has described it, and what is not known of it."""
+        warnings = [f"{host}: its energy and its other processes were not looked at"]
+        node = self.collector.hosts[host]
+        cpus = len({cpu for rank in ranks for cpu in rank["cpus"]})  # srun binds each rank to some
+        if node is None:
+            warnings.append(f"{host}: its hardware was not described")
+            return Node(hostname=host, usable_cpus=cpus), warnings
+        usable = max(1, math.floor(min(cpus, node.cpu_quota or math.inf)))
+        return node.model_copy(update={"affinity_cpus": cpus, "usable_cpus": usable}), warnings
+
+    def _oversubscribed(self, node: Node) -> bool:
+        """Return whether a host's ranks compute with more threads than it has CPUs."""
+        ranks = self.collector.ranks.values()
+        threads = sum(rank.about["threads"] for rank in ranks if rank.about["host"] == node.hostname)
+        return threads > node.usable_cpus

@@ -332,7 +332,7 @@ def _restarts(log: Log, status: str) -> list[Restart]:
 def _oversubscribed(experiment: Experiment, nodes: list[Node]) -> bool:
     """Return whether the nodes have fewer CPUs than threads; their Ray may have been told otherwise."""
     if experiment.backend.device == "cuda" or experiment.network.emulated or experiment.launcher == "command":
-        return False  # a script's other nodes are not described
+        return False  # the ranks of a script have threads of their own, which its recorder has counted
     threads = max((node.threads_per_worker or 0 for node in nodes), default=0)
     return experiment.workers * threads > sum(node.usable_cpus for node in nodes)
 

@@ -6,6 +6,7 @@ a line; nothing is unpickled.
 
 import json
 import math
+import platform
 import secrets
 import socket
 import threading
@@ -18,6 +19,7 @@ from mlbench import clock
 from mlbench.config.goal import Goal
 from mlbench.record.messages import ValidationMessage
 from mlbench.record.phases import PhaseTimes
+from mlbench.record.record import Node
 from mlbench.script import intervals
 from mlbench.script.steps import Step
 
@@ -61,6 +63,7 @@ class Collector:
         self._server = socket.create_server((host, 0), backlog=1024)
         self.address = f"{host}:{self._server.getsockname()[1]}"
         self.ranks: dict[int, Rank] = {}
+        self.hosts: dict[str, Node | None] = {platform.node(): None}  # and what others have told
         self.world = 0
         self.refused = 0  # connections of a rank that had one already
         self.validated = 0  # steps of rank 0 that a validation came before
@@ -232,11 +235,17 @@ class Collector:
                     rank = self.ranks[about["rank"]] = Rank(about)
                     self.world = max(self.world, about["world"])
                     self._changed.notify_all()
-            _answer(connection, clock=clock.host_clock_id())  # the rank may end at once: `drain` knows it
+                describe = about["host"] not in self.hosts
+                self.hosts.setdefault(about["host"], None)
+            # The rank may end at once: `drain` knows it.
+            _answer(connection, clock=clock.host_clock_id(), describe=describe)
             while line := lines.readline(MAX_BYTES):
                 message = json.loads(line)
                 if "ping" in message:
                     _answer(connection, at=clock.monotonic())
+                elif "node" in message:
+                    with suppress(ValueError):  # of another version of mlbench
+                        self.hosts[about["host"]] = Node.model_validate(message["node"])
                 else:
                     with self._changed:
                         if rank is not None:

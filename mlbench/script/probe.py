@@ -481,6 +481,7 @@ class Probe:
             "threads": self.torch.get_num_threads(),
             "pid": os.getpid(),
             "host": platform.node(),
+            "cpus": sorted(os.sched_getaffinity(0)),
             "clock": clock.host_clock_id(),
             "python": platform.python_version(),
             "torch": self.torch.__version__,

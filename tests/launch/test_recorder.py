@@ -1,6 +1,7 @@
 """A run without Ray is written by the process that stamps it, whose threads must not wait for one another."""
 
 import os
+import platform
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,22 @@ from mlbench.launch import command_run, execute
 from mlbench.launch.output import Output
 from mlbench.launch.recorder import Recorder
 from mlbench.record import events
+from mlbench.record.record import Node
 from mlbench.script.collector import Collector, Rank
 from mlbench.script.steps import assemble
 from mlbench.tracking import client, uploader
 
 
-def one_step(folder: Path, *, live: bool = True, **told: str) -> Recorder:
+def one_step(folder: Path, *, live: bool = True, **about: Any) -> Recorder:
     """Return the recorder of a run whose only rank has made a step."""
     overrides = [f"output_root={folder}"]
     experiment = command_run.experiment_of(overrides, ["true"])
     collector = Collector("127.0.0.1", metric="none", goal=None)
     now = clock.monotonic()
     step = assemble([("forward", now + 1), ("forward_end", now + 2), ("step", now + 3)], begin=now, rows=1)
-    about = {"rank": 0, "goal": {}, "backend": None, "device": "cpu", "threads": 1, "host": "here"}
-    collector.ranks[0] = Rank(about | told, steps=[step], until=now + 3, ended=True)
+    rank = {"rank": 0, "goal": {}, "backend": None, "device": "cpu", "threads": 1, "cpus": [0]}
+    rank["host"] = platform.node()
+    collector.ranks[0] = Rank(rank | about, steps=[step], until=now + 3, ended=True)
     collector.world = 1
     more = {"begun": now, "lock": None, "output": Output(), "live": live}
     return Recorder(["true"], overrides, experiment, collector, **more)
@@ -81,6 +84,49 @@ def test_a_script_that_records_itself_trains_beside_no_upload_and_loses_no_inter
         recorder.stop()
     assert record is not None and record.steps == 1
     assert not beside and uploads
+
+
+def told(recorder: Recorder, **about: Any) -> None:
+    """Let one more rank make the step that rank 0 has made."""
+    collector = recorder.collector
+    first = collector.ranks[0]
+    collector.ranks[collector.world] = Rank(first.about | about, steps=first.steps[:], until=first.until)
+    collector.world += 1
+
+
+@pytest.mark.usefixtures("own_temporary_files")
+def test_every_host_of_a_script_is_a_node_of_its_record(tmp_path: Path) -> None:
+    recorder = one_step(tmp_path, live=False)
+    recorder.collector.hosts |= {"b": Node(hostname="b", usable_cpus=1, cpu_quota=2.5), "c": None}
+    for host, cpus in (("b", [0, 1]), ("b", [2, 3]), ("c", [7])):
+        told(recorder, host=host, cpus=cpus)
+    try:
+        recorder.drain(0.0)
+        record = recorder.finish(None, None)
+    finally:
+        recorder.stop()
+    assert record is not None and not record.oversubscribed
+    assert [node.hostname for node in record.nodes] == [platform.node(), "b", "c"]
+    _, b, c = record.nodes
+    assert (b.affinity_cpus, b.usable_cpus) == (4, 2) and c.usable_cpus == 1
+    assert [node.threads_per_worker for node in record.nodes] == [1, 1, 1]
+    assert "c: its hardware was not described" in record.warnings
+    assert "b: its energy and its other processes were not looked at" in record.warnings
+    assert not any(node.energy_j for node in record.nodes)
+
+
+@pytest.mark.usefixtures("own_temporary_files")
+def test_the_host_of_the_command_is_no_node_of_a_script_that_trains_elsewhere(tmp_path: Path) -> None:
+    recorder = one_step(tmp_path, live=False, host="b", threads=2)
+    recorder.collector.hosts["b"] = Node(hostname="b", usable_cpus=8)
+    try:
+        recorder.drain(0.0)
+        record = recorder.finish(None, None)
+    finally:
+        recorder.stop()
+    assert record is not None and [node.hostname for node in record.nodes] == ["b"]
+    assert record.oversubscribed  # two threads on the one CPU that the rank may use
+    assert record.nodes[0].interference is None
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

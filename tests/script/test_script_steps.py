@@ -241,7 +241,9 @@ def test_a_rank_that_is_answered_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("mlbench.script.collector._answer", look)
     host, port = collector.address.split(":")
     with socket.create_connection((host, int(port))) as rank:
-        rank.sendall(json.dumps({"token": collector.token, "rank": 0, "world": 1}).encode() + b"\n")
+        rank.sendall(
+            json.dumps({"token": collector.token, "rank": 0, "world": 1, "host": "b"}).encode() + b"\n"
+        )
         assert json.loads(rank.recv(1000)) and known == [True]
     collector.close()
 
@@ -282,6 +284,23 @@ def connected(collector: Collector) -> Iterator[Any]:
         about = {"rank": 0, "world": 1, "host": "here", "threads": 1}
         assert "clock" in said(file, token=collector.token, **about)
         yield file
+
+
+def test_the_first_rank_of_another_host_says_what_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = Collector("127.0.0.1", metric="none", goal=None)
+    monkeypatch.setenv(sender.ADDRESS, collector.address)
+    monkeypatch.setenv(sender.TOKEN, collector.token)
+    for rank in range(2):
+        watching = probe.Probe(torch)
+        about = watching.describe() | {"rank": rank, "world": 2, "host": "b"}
+        monkeypatch.setattr(watching, "describe", lambda about=about: about)
+        watching.count = 1
+        watching.finish()
+        collector.drain(60)
+        described = collector.hosts.pop("b") if rank == 0 else collector.hosts.get("b")
+        collector.hosts["b"] = None
+        assert (described is not None) is (rank == 0)
+    collector.close()
 
 
 def said(file: Any, **message: Any) -> dict[str, Any]:
@@ -402,7 +421,7 @@ def test_a_script_ends_when_its_command_is_gone_and_not_with_a_connection(
     for _ in range(2):
         connection, _ = server.accept()
         assert not killed.is_set()
-        connection.sendall(b'{"clock": "another"}\n')
+        connection.sendall(b'{"clock": "another", "describe": false}\n')
         connection.close()
     server.close()
     assert watching._sender._ended.wait(PATIENCE_S)
