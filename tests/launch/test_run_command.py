@@ -76,7 +76,6 @@ def test_the_default_run_reaches_its_goal_and_says_everything(first: tuple[Runs,
         "GOAL REACHED",
         "s to the goal",
         "transfer",
-        "not priced",
         "seed=1",
     ):
         assert part in text
