@@ -49,10 +49,9 @@ def _prepare(args: Args) -> int:
           Your own LIBSVM text files, plain, .bz2 or .gz; any two labels.
     """
     for experiment in _experiments(args):
-        task = registry.load(experiment.task.name)
-        if registry.datasets(experiment.task.name) is None:
-            print(f"task {experiment.task.name} needs no data set")
+        if not _has_data(experiment):
             continue
+        task = registry.load(experiment.task.name)
         with dataset_table.progress() as progress:
             folder = task.prepare(experiment.task, experiment.data_root, progress=progress)
         print(dataset_table.summary(folder, arrow.read_manifest(folder)))
@@ -68,6 +67,14 @@ def _experiments(args: Args) -> list[Experiment]:
     return [compose.compose([*task, *others]) for task in tasks]
 
 
+def _has_data(experiment: Experiment) -> bool:
+    """Return whether a task reads a data set; print it if not."""
+    if registry.datasets(experiment.task.name) is not None:
+        return True
+    print(f"task {experiment.task.name} needs no data set")
+    return False
+
+
 @COMMAND.verb("verify", "[name=value ...]", options=CONFIG_DIR)
 def _verify(args: Args) -> int:
     """Hash the files of all prepared data sets again, or with task=NAME those of that
@@ -79,10 +86,13 @@ def _verify(args: Args) -> int:
     experiments = _experiments(args)
     root = experiments[0].data_root
     if any(word.startswith("task=") for word in args.arguments):
-        folders = [root / experiment.task.dataset for experiment in experiments]
-    else:
-        folders = sorted(path.parent for path in root.glob(f"[!.]*/{arrow.MANIFEST}"))
-    if not folders:
+        tasks = [each.task for each in experiments if _has_data(each)]
+        folders = [
+            # A user's own files have a folder for each of their states, which their task alone knows.
+            registry.load(task.name).prepare(task, root) if registry.own_data(task) else root / task.dataset
+            for task in tasks
+        ]
+    elif not (folders := sorted(path.parent for path in root.glob(f"[!.]*/{arrow.MANIFEST}"))):
         raise UserError(
             f"nothing is prepared in {root}",
             hint="python -m mlbench.data prepare task=NAME scale=official, or another data_root=PATH",

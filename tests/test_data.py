@@ -105,11 +105,17 @@ def test_a_users_own_files_are_prepared(command, tmp_path):
     done = command("prepare", *overrides)
     assert done.code == 0 and "train 20 rows, test 20 rows" in done.out
     assert "as written" in command("verify", overrides[2]).out
+    verified = command("verify", *overrides)
+    assert verified.code == 0 and verified.out.startswith(f"{tmp_path / 'data' / 'files-'}")
+    damaged = next((tmp_path / "data").glob("files-*/test.arrow"))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    assert f"{damaged} is damaged" in command("verify", *overrides).err
 
 
 def test_a_task_without_data_is_prepared_by_doing_nothing(command, tmp_path):
     done = command("prepare", "task=allreduce", f"data_root={tmp_path}")
     assert (done.code, done.out) == (0, "task allreduce needs no data set\n")
+    assert command("verify", "task=allreduce", f"data_root={tmp_path}") == done
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,7 +14,7 @@ import tempfile
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
@@ -37,7 +37,7 @@ TRANSIENT = (408, 425, 429)  # HTTP statuses below 500 that a later try may mend
 class Archive:
     """A file that others publish: where it is, and the checksums that tell it from any other."""
 
-    urls: tuple[str, ...]  # mirrors, tried in this order
+    urls: tuple[str, ...]  # mirrors (http, https, file), tried in this order
     file: str  # its name below <root>/downloads
     sha256: str | None = None
     md5: str | None = None
@@ -52,23 +52,13 @@ class _Rejected(Exception):
 
 def fetch(archive: Archive, root: Path, *, progress: Callable[[int, int | None], None] | None = None) -> Path:
     """Return `<root>/downloads/<file>`, from the network unless it lies there already."""
-    target = root / "downloads" / archive.file
-    sums = {"sha256": archive.sha256, "md5": archive.md5}
-    size, command = archive.size, archive.command
-    return download(archive.urls, target, size=size, command=command, progress=progress, **sums)
+    return download(archive, root / "downloads" / archive.file, progress=progress)
 
 
 def download(
-    urls: Sequence[str],
-    target: Path,
-    *,
-    sha256: str | None = None,
-    md5: str | None = None,
-    size: int | None = None,  # bytes
-    command: Sequence[str] = (),
-    progress: Callable[[int, int | None], None] | None = None,
+    archive: Archive, target: Path, *, progress: Callable[[int, int | None], None] | None = None
 ) -> Path:
-    """Fetch `target` by `command`, or from the first of `urls` (http, https, file) that has it; return it.
+    """Fetch `target` by the archive's command, or from the first of its urls that has it; return it.
 
     The bytes gather in `<target>.part` and get their name once size and checksums are right, so a file
     with that name is whole. A transfer that breaks is taken up where it stopped, also by a later call;
@@ -76,7 +66,6 @@ def download(
     `progress` is called with the bytes so far and in all. Raises UserError when no mirror gives the
     file, when what it gives is not the file, or when the file that is there already is not it.
     """
-    wanted = {k: v for k, v in (("sha256", sha256), ("md5", md5)) if v is not None}
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         # Data sets share archives: of several processes that want one, one fetches it, the others wait.
@@ -84,40 +73,37 @@ def download(
             if not target.exists():
                 failures = dict[str, str]()
                 show = progress or (lambda *_: None)
-                if command:
-                    show(0, size)
-                    reason = _by_client(command, target, size, wanted)
+                if archive.command:
+                    show(0, archive.size)
+                    reason = _by_client(archive, target)
                     if reason is None:
-                        show(target.stat().st_size, size)
+                        show(target.stat().st_size, archive.size)
                         return target
-                    failures[" ".join(command)] = reason
-                _from_mirrors(urls, target, size, wanted, show, failures)
+                    failures[" ".join(archive.command)] = reason
+                _from_mirrors(archive, target, show, failures)
                 return target
-    fault = _fault(target, size, wanted)
-    if fault:
+    if fault := _fault(target, archive):
         raise UserError(f"{target} {fault}", hint="remove it and let it be fetched again")
     return target
 
 
 def _from_mirrors(
-    urls: Sequence[str],
+    archive: Archive,
     target: Path,
-    size: int | None,
-    wanted: dict[str, str],
     progress: Callable[[int, int | None], None],
     failures: dict[str, str],
 ) -> None:
     """Fetch `target` from the first mirror that has it; UserError with the reason of each in `failures`."""
     part = target.with_name(target.name + ".part")
-    mirrors = list(urls)
+    mirrors = list(archive.urls)
     for pause in (*PAUSES_S, None):
         for url in tuple(mirrors):
-            if not wanted:
+            if not (archive.sha256 or archive.md5):
                 part.unlink(missing_ok=True)
             continued = part.exists()
             try:
                 _transfer(url, part, progress)
-                fault = _fault(part, size, wanted)
+                fault = _fault(part, archive)
                 if not fault:
                     part.replace(target)
                     return
@@ -138,15 +124,15 @@ def _from_mirrors(
     )
 
 
-def _by_client(command: Sequence[str], target: Path, size: int | None, wanted: dict[str, str]) -> str | None:
+def _by_client(archive: Archive, target: Path) -> str | None:
     """Fetch `target` with a registry's client; return why that failed, None if it is there."""
-    program = shutil.which(command[0])
+    program = shutil.which(archive.command[0])
     if program is None:
-        return f"there is no {command[0]} here"
+        return f"there is no {archive.command[0]} here"
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
         try:
             done = subprocess.run(
-                [program, *command[1:]],
+                [program, *archive.command[1:]],
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -159,7 +145,7 @@ def _by_client(command: Sequence[str], target: Path, size: int | None, wanted: d
         if done.returncode or len(files) != 1:
             said = [line for line in done.stderr.splitlines() if line.strip()]
             return said[-1].strip() if said else f"it ended with exit code {done.returncode}"
-        if fault := _fault(files[0], size, wanted):
+        if fault := _fault(files[0], archive):
             return f"what it brings {fault}"
         files[0].replace(target)
     return None
@@ -206,12 +192,14 @@ def _write(file: IO[bytes], block: bytes) -> None:
         raise UserError(f"cannot write {file.name}: {error.strerror}", hint="free space there") from error
 
 
-def _fault(path: Path, size: int | None, wanted: dict[str, str]) -> str:
+def _fault(path: Path, archive: Archive) -> str:
     """Say what is wrong with a file, "" when nothing is."""
-    actual_size = path.stat().st_size
-    if size is not None and actual_size != size:
-        return f"has {actual_size:,} bytes instead of {size:,}"
-    for algorithm, digest in wanted.items():
+    size = path.stat().st_size
+    if archive.size is not None and size != archive.size:
+        return f"has {size:,} bytes instead of {archive.size:,}"
+    for algorithm, digest in (("sha256", archive.sha256), ("md5", archive.md5)):
+        if digest is None:
+            continue
         with path.open("rb") as file:
             actual = hashlib.file_digest(file, algorithm).hexdigest()
         if actual != digest:

@@ -88,8 +88,7 @@ def check(task: Any, *, workers: int, folder: Path | None) -> None:
 
 def mlperf(name: str) -> ModuleType | None:
     """Return the module with MLPerf's names of hyper-parameters; None if MLPerf has no such task."""
-    module = f"mlbench.tasks.{name}.mlperf"
-    return import_module(module) if find_spec(module) else None
+    return part(name, "mlperf")
 
 
 def reference_convergence(name: str) -> dict[str, Any]:

@@ -71,7 +71,11 @@ def log(experiment: Experiment, path: Path) -> Score:
     task, goal = experiment.task, experiment.target
     low, high = bounds(task.metric, task.metric_unit)
     best, seconds, before = None, None, 0.0
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+    try:
+        lines = path.read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no text") from error
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         time, value = _entry(line, task.metric, f"{path}, line {number}")
@@ -92,13 +96,6 @@ def log(experiment: Experiment, path: Path) -> Score:
             f"{path}: {task.metric} is in %, and its best value is {best:g}", hint="write 97 for 97 %"
         )
     return Score({task.metric: best}, None if goal is None else seconds is not None, seconds)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is no text") from error
 
 
 def _entry(line: str, metric: str, where: str) -> tuple[float, float]:

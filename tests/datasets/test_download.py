@@ -16,8 +16,9 @@ from commands import PATIENCE_S
 from mirror import serve
 
 from mlbench.config.errors import UserError
+from mlbench.datasets import download as downloads
 from mlbench.datasets import download as module
-from mlbench.datasets.download import Archive, download, extract, fetch
+from mlbench.datasets.download import Archive, extract, fetch
 
 CONTENT = os.urandom(3 << 20)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -40,6 +41,10 @@ def left(folder: Path) -> list[str]:
     """Return the names of a folder's files but for the lock, which stays: others may wait for it."""
     names = sorted(path.name for path in folder.iterdir())
     return [name for name in names if name != ".file.lock"]
+
+
+def download(urls: list[str], target: Path, *, progress=None, **about) -> Path:
+    return downloads.download(Archive(tuple(urls), target.name, **about), target, progress=progress)
 
 
 def test_a_file_arrives_whole_with_progress(tmp_path):
@@ -145,10 +150,10 @@ def test_a_killed_process_leaves_a_part_that_the_next_one_finishes(tmp_path):
     with serve(file=CONTENT) as mirror:
         mirror.pauses_after = 2 << 20
         code = (
-            "import sys; from pathlib import Path; from mlbench.datasets.download import download\n"
+            "import sys; from pathlib import Path; from mlbench.datasets.download import Archive, download\n"
             "show = lambda done, total: print(done, flush=True)\n"
-            f"download([{mirror.url + 'file'!r}], Path({str(tmp_path / 'file')!r}), sha256={SHA256!r}, "
-            "progress=show)"
+            f"archive = Archive(({mirror.url + 'file'!r},), 'file', {SHA256!r})\n"
+            f"download(archive, Path({str(tmp_path / 'file')!r}), progress=show)"
         )
         process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
         assert process.stdout
@@ -167,10 +172,11 @@ def test_a_killed_process_leaves_a_part_that_the_next_one_finishes(tmp_path):
 def test_of_two_processes_that_want_a_file_one_fetches_it_and_the_other_waits(tmp_path):
     """Both wrote into one .part, each its own bytes: wmt16 and wmt17 share archives."""
     code = (
-        "from pathlib import Path; from mlbench.datasets.download import download\n"
+        "from pathlib import Path; from mlbench.datasets.download import Archive, download\n"
         "print('asks', flush=True)\n"
         "show = lambda done, total: print(done, flush=True)\n"
-        "print(download(['{url}'], Path('{target}'), sha256='{sha256}', progress=show), flush=True)"
+        "archive = Archive(('{url}',), 'file', '{sha256}')\n"
+        "print(download(archive, Path('{target}'), progress=show), flush=True)"
     )
     with serve(file=CONTENT) as mirror:
         mirror.pauses_after = 2 << 20
@@ -283,8 +289,9 @@ def test_a_full_disk_is_named(tmp_path):
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, {resource.RLIM_INFINITY}))"
     with serve(file=CONTENT) as mirror:
         code = (
-            f"{limit}\nfrom pathlib import Path; from mlbench.datasets.download import download\n"
-            f"download([{mirror.url + 'file'!r}], Path({str(tmp_path / 'file')!r}), sha256={SHA256!r})"
+            f"{limit}\nfrom pathlib import Path; from mlbench.datasets.download import Archive, download\n"
+            f"archive = Archive(({mirror.url + 'file'!r},), 'file', {SHA256!r})\n"
+            f"download(archive, Path({str(tmp_path / 'file')!r}))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert len(mirror.requests) == 1

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import mini_worker, run_ranks
+from ranks import RankPool, mini_worker
 from torch import nn
 
 from mlbench.config.compose import compose
@@ -21,6 +21,7 @@ from mlbench.tasks import registry
 from mlbench.tasks.gpt import batches, check, data
 from mlbench.tasks.gpt import model as gpt
 from mlbench.tasks.gpt.torch import EpochRows, evaluate, flops_per_token, language_model
+from mlbench.tasks.weight_decay import parameter_groups
 from mlbench.training import loop
 from mlbench.training.worker import Worker
 
@@ -114,7 +115,7 @@ def test_flops_are_those_of_the_closed_form(scale: str) -> None:
 
 
 def test_norms_and_biases_do_not_decay() -> None:
-    decayed, rest = gpt.parameter_groups(small(), 0.1)
+    decayed, rest = parameter_groups(small(), 0.1)
     assert {weight.ndim for weight in decayed["params"]} == {2}
     assert {weight.ndim for weight in rest["params"]} == {1}
     assert (decayed["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
@@ -141,6 +142,28 @@ def test_what_cannot_be_shared_out_is_refused() -> None:
         check(config, workers=3, folder=None)
     with pytest.raises(UserError, match="task.heads=5 does not divide task.d_model=128"):
         check(config.model_copy(update={"heads": 5}), workers=1, folder=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"vocabulary": 49}, "task.vocabulary=49 is less than the 50 tokens of scipy_docstrings"),
+        ({"context": 200}, "the train text of scipy_docstrings has 7 sequences of 200 tokens, 8 are needed"),
+        ({"context": 99}, "the valid text of scipy_docstrings has 0 sequences of 99 tokens, 1 are needed"),
+    ],
+)
+def test_a_model_that_does_not_fit_the_text_is_refused_before_workers_start(
+    changes: dict[str, int], said: str, tmp_path: Path
+) -> None:
+    def write(writer: arrow.DatasetWriter) -> None:
+        for split, rows in {"train": 1600, "valid": 99, "vocabulary": 50}.items():
+            writer.write(split, [arrow.record_batch({"token": np.ones(rows, np.uint16)})])
+
+    folder = arrow.write_dataset(tmp_path / "text", write, manifest={})
+    config: Any = compose(["task=gpt"]).task.model_copy(update={"vocabulary": 50, "context": 98})
+    check(config, workers=1, folder=folder)
+    with pytest.raises(UserError, match=said):
+        check(config.model_copy(update=changes), workers=1, folder=folder)
 
 
 class Table(nn.Module):
@@ -179,7 +202,7 @@ def test_a_model_that_sees_one_token_does_not_reach_the_goal(data_root: Path) ->
     config: Any = compose(["task=gpt"]).task
     folder = registry.load("gpt").prepare(config, data_root)
     probability = pair_probabilities(tokens_of(folder, "train"), config.vocabulary)
-    text = data.open_dataset(folder, context=config.context).load()
+    text = data.TokenText(folder, context=config.context).load()
     metrics = evaluate(Table(torch.from_numpy(probability)), text, micro=8, worker=Worker())
     valid = tokens_of(folder, "valid")
     valid = valid[: len(text.valid) * config.context + 1]
@@ -224,10 +247,10 @@ def first_losses(worker: Worker, root: Path, overrides: list[str]) -> list[float
 
 @pytest.mark.slow
 def test_workers_micro_batches_and_checkpoints_change_no_loss(data_root: Path) -> None:
-    (alone,) = run_ranks(first_losses, 1, data_root, [])
-    pair = run_ranks(first_losses, 2, data_root, [])
-    pieces = run_ranks(first_losses, 2, data_root, ["task.batch_size=1"])
-    again = run_ranks(first_losses, 2, data_root, ["task.activation_checkpointing=true"])
-    for ranks in (pair, pieces, again):
+    alone = first_losses(Worker(), data_root, [])
+    changes = ([], ["task.batch_size=1", "task.activation_checkpointing=true"])
+    with RankPool(2) as two:
+        pairs = [two.run(first_losses, data_root, overrides) for overrides in changes]
+    for ranks in pairs:
         assert [sum(losses) / 2 for losses in zip(*ranks, strict=True)] == pytest.approx(alone, rel=1e-4)
     assert alone[0] == pytest.approx(math.log(2048), rel=0.02) and alone[-1] < alone[0]

@@ -1,6 +1,7 @@
 """Reference convergence points: the shipped ones, and runs that needed too few epochs to be true."""
 
 import json
+from importlib.metadata import EntryPoint
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +11,7 @@ import studies
 
 from mlbench import results
 from mlbench.analysis import rcp
+from mlbench.config import plugins
 from mlbench.config.compose import choices
 from mlbench.record import study
 from mlbench.record.record import Record
@@ -63,6 +65,17 @@ def made(workers: int, seed: int, epochs: float, **changes) -> Record:
     return studies.run(workers, seed, time=10, epochs=int(epochs), **changes).model_copy(
         update={"epochs": float(epochs)}
     )
+
+
+def test_the_task_of_a_package_has_no_name_of_mlperf_s(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "their_task").mkdir()
+    (tmp_path / "their_task" / "__init__.py").write_text("Config = prepare = None\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    point = EntryPoint("theirs", "their_task", "mlbench.tasks")
+    monkeypatch.setattr(plugins, "_points", lambda group: (point,) if group == "mlbench.tasks" else ())
+    assert registry.mlperf("theirs") is None
+    assert task_rcp.benchmark({"task": {"name": "theirs"}, "scale": "mini"}) == "theirs_mini"
+    assert task_rcp.benchmark({"task": {"name": "resnet50"}, "scale": "official"}) == "resnet"
 
 
 @pytest.mark.slow

@@ -5,7 +5,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from mlbench.config.compose import compose
+from mlbench.tasks import registry
 from mlbench.tasks.resnet20.model import resnet
+from mlbench.training.worker import Worker
 
 DEPTHS = (20, 32, 44, 56)
 KINDS = [(v, s) for v in ("v1", "v2") for s in ("projection", "identity")]
@@ -132,3 +135,16 @@ def test_convolutions_start_with_variance_two_over_fan_out():
 def test_a_depth_that_is_not_6n_plus_2_is_a_programming_error():
     with pytest.raises(AssertionError, match="21"):
         resnet(21, variant="v1", shortcut="projection", width=16)
+
+
+def test_the_rate_falls_at_each_epoch_whatever_their_order(data_root):
+    """In any other order than the ascending one both falls came at the wrong steps."""
+    words = ["task=resnet20", "division=open", "task.decay=steps", "task.decay_factor=0.1"]
+    task = compose([*words, "task.decay_epochs=[9,3]"]).task
+    registry.load("resnet20").prepare(task, data_root)
+    setup = registry.build(task, Worker(data_root=data_root))
+    rates = []
+    for epoch in (0, 2, 3, 8, 9):
+        setup.before_step(epoch * (1_415 // 32))
+        rates.append(setup.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001])

@@ -5,7 +5,8 @@ import torch
 import torchvision_ops
 from torch import nn
 
-from mlbench.tasks.resnet50.model import Bottleneck, parameter_groups, resnet
+from mlbench.tasks.resnet50.model import Bottleneck, resnet
+from mlbench.tasks.weight_decay import parameter_groups
 from mlbench.training.flops import training_flops
 from mlbench.training.schedules import Schedule, warmup_cosine
 

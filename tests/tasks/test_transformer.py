@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 from mlbench.tasks import registry
 from mlbench.tasks.transformer.model import Transformer
 from mlbench.tasks.translation.torch import pair_flops
@@ -18,6 +19,19 @@ def official() -> tuple[Any, Transformer]:
     with torch.device("meta"):
         model = Transformer(VOCABULARY, **{name: getattr(config, name) for name in names})
     return config, model
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"heads": 3}, "task.heads=3 does not divide task.d_model=64"),
+        ({"d_model": 5, "heads": 5}, "task.d_model=5 is odd"),
+    ],
+)
+def test_widths_that_do_not_fit_are_refused_before_workers_start(changes, said):
+    config = compose(["task=transformer"]).task.model_copy(update=changes)
+    with pytest.raises(UserError, match=said):
+        registry.check(config, workers=1, folder=None)
 
 
 def test_the_official_configuration_makes_the_originals_model():

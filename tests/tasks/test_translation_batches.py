@@ -1,30 +1,25 @@
 """The same updates whatever the number of workers: complete, disjoint, little padding."""
 
 from collections import Counter
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from ranks import mini_worker, run_ranks
-from torch import nn
 
 from mlbench.config.errors import UserError
 from mlbench.tasks.translation import batches, data
 from mlbench.tasks.translation.batches import BatchBudget, BucketedSteps, MicroBatch
 from mlbench.tasks.translation.subwords import BOS, EOS, PAD
-from mlbench.training.loop import train
-from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
-GNMT, TRANSFORMER = BatchBudget("sentences", 2048, 128), BatchBudget("tokens", 2**17, 8192)  # as in conf/task
+GNMT = BatchBudget("sentences", 2048, 128, 16)  # as in conf/task
+TRANSFORMER = BatchBudget("tokens", 2**17, 8192, 16)
 SMALL = [
-    BatchBudget("sentences", 96, 24),
-    BatchBudget("sentences", 96, 96),
-    BatchBudget("tokens", 4096, 1024),
-    BatchBudget("tokens", 4096, 4096),
+    BatchBudget("sentences", 96, 24, 4),
+    BatchBudget("sentences", 96, 96, 1),
+    BatchBudget("tokens", 4096, 1024, 4),
+    BatchBudget("tokens", 4096, 4096, 1),
 ]
 WORKERS = [1, 2, 3, 4, 6, 8]
 
@@ -106,7 +101,7 @@ def test_ranks_share_the_updates_of_one_worker(budget: BatchBudget, workers: int
     assert {len(rank) for rank in ranks} == {len(alone)}
 
 
-@pytest.mark.parametrize(("kind", "update", "chunks"), [("sentences", 96, 0), ("tokens", 4096, 2)])
+@pytest.mark.parametrize(("kind", "update", "chunks"), [("sentences", 96, 2), ("tokens", 4096, 2)])
 def test_an_update_does_not_depend_on_the_micro_batch(kind: Any, update: int, chunks: int) -> None:
     results = []
     for micro_batch in (update, update // 4, update // 16):
@@ -118,7 +113,7 @@ def test_an_update_does_not_depend_on_the_micro_batch(kind: Any, update: int, ch
 
 def cost(batch: MicroBatch, kind: str) -> int:
     sides = max(batch.source.shape[1], batch.target_out.shape[1])
-    return len(batch) * (sides if kind == "tokens" else 1)
+    return len(batch.source) * (sides if kind == "tokens" else 1)
 
 
 @pytest.mark.parametrize("budget", SMALL)
@@ -147,7 +142,7 @@ def test_updates_of_sentences_have_neighbours_in_length_and_those_of_tokens_all_
         lengths = [[batch.source.shape[1] for batch in update] for update in updates(budget, 0, 1)]
         return float(np.mean([max(widths) - min(widths) for widths in lengths]))
 
-    assert spread(BatchBudget("sentences", 96, 24)) < 6 < 15 < spread(BatchBudget("tokens", 4096, 1024))
+    assert spread(BatchBudget("sentences", 96, 24, 4)) < 6 < 15 < spread(BatchBudget("tokens", 4096, 1024, 4))
 
 
 @pytest.mark.parametrize(("budget", "longest"), [(GNMT, 75), (TRANSFORMER, 80)])
@@ -188,7 +183,7 @@ def test_padding_is_what_an_epoch_has() -> None:
 
 def test_a_micro_batch_says_what_the_decoder_reads_and_what_it_is_to_say() -> None:
     pairs = made(np.array([3, 2] * 4), np.array([1, 4] * 4))
-    plan = BucketedSteps(pairs, BatchBudget("sentences", 8, 8), max_length=9, worker=Worker())
+    plan = BucketedSteps(pairs, BatchBudget("sentences", 8, 8, 1), max_length=9, worker=Worker())
     ((batch,),) = plan(0)
     assert batch.source_lengths.tolist() == [4] * 4 + [3] * 4  # the longest first, as packing wants it
     assert batch.source_tokens == 28 and batch.target_tokens == 4 * 2 + 4 * 5
@@ -204,7 +199,7 @@ def test_a_micro_batch_says_what_the_decoder_reads_and_what_it_is_to_say() -> No
 
 def test_empty_and_overlong_sentences_are_left_out() -> None:
     pairs = made(np.array([0, 1, 9, 10, 3, 9]), np.array([1, 0, 9, 3, 10, 1]))
-    ((batch,),) = BucketedSteps(pairs, BatchBudget("sentences", 2, 2), max_length=9, worker=Worker())(0)
+    ((batch,),) = BucketedSteps(pairs, BatchBudget("sentences", 2, 2, 1), max_length=9, worker=Worker())(0)
     assert sorted(rows(batch)) == [2, 5]
 
 
@@ -217,10 +212,10 @@ def test_what_cannot_be_shared_out_is_said_in_a_sentence() -> None:
     refuse(PAIRS, GNMT, "sentence pairs are less than one step of 2,048 sentences")
     refuse(PAIRS, TRANSFORMER, "are less than one step of 131,072 tokens")
     refuse(made(np.zeros(3, int), np.zeros(3, int)), SMALL[0], "0 sentence pairs are less")
-    refuse(PAIRS, BatchBudget("sentences", 96, 24), "97 workers .* some would get no sentence", workers=97)
-    refuse(PAIRS, BatchBudget("tokens", 2048, 256), "256 padded tokens do not hold 8 sentences of")
+    refuse(PAIRS, BatchBudget("sentences", 96, 24, 4), "97 workers .* some would get no sentence", workers=97)
+    refuse(PAIRS, BatchBudget("tokens", 2048, 256, 8), "256 padded tokens do not hold 8 sentences of")
     with pytest.raises(UserError, match="cannot be made of 13 equal chunks"):
-        BatchBudget("sentences", 100, 8)
+        BatchBudget("sentences", 100, 8, 13)
 
 
 # Test sentences
@@ -235,10 +230,10 @@ def test_every_test_sentence_is_translated_once_the_longest_first(workers: int) 
         lengths = [length for batch in test_batches for length in batch.source_lengths.tolist()]
         assert lengths == sorted(lengths, reverse=True)
         for batch in test_batches:
-            assert len(batch) == len(batch.rows) <= 16
+            assert len(batch.source) == len(batch.rows) <= 16
             assert (batch.source[:, 0] - 10).tolist() == batch.rows
             assert ((batch.source != PAD).sum(1) == batch.source_lengths).all()
-            assert (batch.source == EOS).sum(1).tolist() == [1] * len(batch)
+            assert (batch.source == EOS).sum(1).tolist() == [1] * len(batch.rows)
         seen += [row for batch in test_batches for row in batch.rows]
     assert sorted(seen) == list(range(100))
 
@@ -252,75 +247,6 @@ def test_long_and_empty_test_sentences_stay_in() -> None:
         [12, 5, 5, 5, EOS, PAD],
         [EOS, PAD, PAD, PAD, PAD, PAD],
     ]
-
-
-# Training with them
-
-
-class Bag(nn.Module):
-    """Says each target sub-word from the mean of the source's; small, and its loss adds up over sentences."""
-
-    def __init__(self, vocabulary: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, 4, padding_idx=PAD)
-        self.out = nn.Linear(4, vocabulary)
-
-    def forward(self, batch: MicroBatch) -> torch.Tensor:
-        mean = self.embedding(batch.source).sum(1) / batch.source_lengths[:, None]
-        return self.out(mean[:, None] + self.embedding(batch.target_in))
-
-
-def trained(worker: Worker, root: Path) -> list[tuple[list[float], int, int]]:
-    """Train an epoch under each kind of budget; the loss is a sum over the update's target tokens."""
-    mini_worker(worker, root, seed=3)
-    pairs = data.open_dataset(data.prepare_dataset(cipher(), root)).train
-    some = data.Pairs(pairs.sources, pairs.source_offsets[:601], pairs.targets, pairs.target_offsets[:601])
-    return [
-        trained_with(worker, some, budget)
-        for budget in (BatchBudget("sentences", 120, 30), BatchBudget("tokens", 2_400, 600))
-    ]
-
-
-def trained_with(worker: Worker, pairs: data.Pairs, budget: BatchBudget) -> tuple[list[float], int, int]:
-    torch.manual_seed(1)
-    model = Bag(800).double()
-
-    def loss(output: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
-        said = batch.target_out
-        total = nn.functional.cross_entropy(
-            output.flatten(0, 1), said.flatten(), ignore_index=PAD, reduction="sum"
-        )
-        return worker.world_size * total / batch.step_target_tokens  # the loop takes the ranks' mean
-
-    plan = BucketedSteps(pairs, budget, max_length=40, worker=worker)
-    setup = TrainingSetup(
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
-        epochs=1,
-        steps=lambda _, epoch: plan(epoch),
-        forward=lambda module, batch: module(batch),
-        loss=loss,
-        validate=lambda *_: {"bleu": 0.0},
-        samples=lambda batch: batch.target_tokens,
-    )
-    outcome = train(setup, worker)
-    samples = sum(segment.samples for segment in outcome.phase_times)
-    return model.out.bias.tolist(), outcome.steps, samples
-
-
-def cipher() -> SimpleNamespace:
-    return SimpleNamespace(dataset="cipher", source="en", target="de", train_files=None, test_files=None)
-
-
-@pytest.mark.slow
-def test_three_workers_train_what_one_trains(data_root: Path) -> None:
-    """Accumulation, sharing and normalisation together; 4 chunks do not divide by 3."""
-    alone = trained(Worker(), data_root)
-    ranks = run_ranks(trained, 3, data_root)
-    for number, (weights, updates, samples) in enumerate(alone):
-        for rank in ranks:
-            assert rank[number][0] == pytest.approx(weights, abs=1e-9) and rank[number][1] == updates > 3
-        assert sum(rank[number][2] for rank in ranks) == samples
 
 
 @pytest.mark.gpu

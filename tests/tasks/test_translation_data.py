@@ -194,6 +194,11 @@ def test_what_is_wrong_with_own_files_is_said_in_a_sentence(tmp_path: Path) -> N
         (tmp_path / f"train.{side}").write_text("\n\n")
     with pytest.raises(UserError, match="no training sentence left"):
         data.prepare_dataset(wanted, tmp_path)
+    own(tmp_path)
+    for side in ("en", "fr"):
+        (tmp_path / f"test.{side}").write_text("")
+    with pytest.raises(UserError, match=r"test\.en has no sentence"):  # every BLEU would be 0
+        data.prepare_dataset(wanted, tmp_path)
     assert not list(tmp_path.glob("files-*"))
 
 

@@ -126,9 +126,9 @@ def test_archives_become_batches(mirror: Mirror, tmp_path: Path) -> None:
     assert list(dict.fromkeys(steps))[4:] == [
         "unpack", "tokenise and clean", "learn sub-words", "write train", "write test", "write vocabulary",
     ]  # fmt: skip
-    budget = batches.BatchBudget("sentences", 64, 16)
+    budget = batches.BatchBudget("sentences", 64, 16, 4)
     updates = batches.BucketedSteps(dataset.train, budget, max_length=75, worker=Worker(seed=1))
-    assert [[len(batch) for batch in update] for update in updates(0)] == [[16] * 4] * 3
+    assert [[len(batch.source) for batch in update] for update in updates(0)] == [[16] * 4] * 3
 
 
 def test_the_transformers_data_keep_every_pair_with_two_sides(mirror: Mirror, tmp_path: Path) -> None:

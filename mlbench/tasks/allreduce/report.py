@@ -202,7 +202,8 @@ def terminal(table: Sequence[Row], *, network_gbit_per_s: float | None = None) -
         drawn.add_column(heading, justify="right" if right else "left", no_wrap=True)
     for (backend, device, collective, dtype, workers), rows in groups.items():
         name = collective if len(origins) == 1 else f"{backend} {device} x{workers} {collective}"
-        for row in dict.fromkeys(rows.index(_nearest(rows, size)) for size in sizes):
+        nearest = [min(range(len(rows)), key=lambda row: abs(rows[row]["bytes"] - size)) for size in sizes]
+        for row in dict.fromkeys(nearest):
             drawn.add_row(name, *_nccl_tests(rows[row], dtype))
     notes = [Text(_fit_note(line, row, groups, network_gbit_per_s)) for line, (row, *_) in fits.items()]
     missing = dict.fromkeys(
@@ -225,7 +226,9 @@ def _nccl_tests(row: Row, dtype: str) -> list[str]:
 
 def _fit_note(line: Line, row: Row, groups: dict[Line, list[Row]], network_gbit_per_s: float | None) -> str:
     """Return latency, bandwidth and residual of t = alpha + beta * bytes, and the best bus bandwidth."""
-    latency, bandwidth, residual = _fitted(row)
+    beta = row["beta_s_per_byte"]
+    latency, residual = format.duration(row["alpha_s"]), format.percent(row["residual"])
+    bandwidth = _rate(1 / beta) if beta > 0 else "-"
     best = max(point["busbw_bytes_per_s"] for point in groups[line])
     note = f"{line[2]} {line[3]}: latency {latency}, bandwidth {bandwidth}, residual {residual}; best busbw "
     note += _rate(best)
@@ -259,14 +262,3 @@ def _shown(groups: dict[Line, list[Row]]) -> list[int]:
     smallest = max(rows[0]["bytes"] for rows in groups.values())
     largest = min(rows[-1]["bytes"] for rows in groups.values())
     return sorted({smallest, *(size for size in SHOWN_BYTES if smallest < size < largest), largest})
-
-
-def _nearest(rows: list[Row], size: int) -> Row:
-    return min(rows, key=lambda row: abs(row["bytes"] - size))
-
-
-def _fitted(row: Row) -> list[str]:
-    """Return alpha, 1/beta and the residual as cells."""
-    beta = row["beta_s_per_byte"]
-    bandwidth = format.with_prefix(1 / beta, "B/s") if beta > 0 else "-"
-    return [format.duration(row["alpha_s"]), bandwidth, format.percent(row["residual"])]

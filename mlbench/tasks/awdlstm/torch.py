@@ -1,7 +1,6 @@
 """The AWD-LSTM with SGD, later with its average, until the goal or the last epoch."""
 
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,13 +12,6 @@ from mlbench.training import precision
 from mlbench.training.flops import training_flops
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
-
-
-class TextColumns(NamedTuple):
-    """This rank's columns of the training text, and the validation text, on the device."""
-
-    train: bptt.BpttIterator
-    valid: bptt.TextValidation
 
 
 def build(config: Config, worker: Worker) -> TrainingSetup:
@@ -36,10 +28,10 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     columns = bptt.columns(files.train, worker, each=config.batch_size)
     reader = bptt.BpttIterator(columns, config.bptt, worker)
 
-    def load() -> TextColumns:
+    def load() -> bptt.TextValidation:
+        """Read both texts onto the device."""
         reader.load()
-        valid = bptt.validation(files.valid, worker, count=config.validation_columns, bptt=config.bptt)
-        return TextColumns(reader, valid)
+        return bptt.validation(files.valid, worker, count=config.validation_columns, bptt=config.bptt)
 
     def before_step(_: int) -> None:
         now = bptt.rate(
@@ -61,10 +53,10 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         optimizer=optimizer,
         epochs=config.epochs,
         load=load,
-        steps=lambda text, epoch: text.train.steps(epoch),
+        steps=lambda _, epoch: reader.steps(epoch),
         forward=reader.forward,
         loss=loss,
-        validate=lambda trained, text: text.valid(trained) | mixed.metrics(),
+        validate=lambda trained, valid: valid(trained) | mixed.metrics(),
         samples=lambda chunk: chunk.inputs.numel(),
         sample_unit="tokens",
         before_step=before_step,
@@ -79,14 +71,14 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     )
 
 
-def language_model(config: Config, vocabulary: int, *, dropouts: Dropouts | None = None) -> awd.AwdLstm:
+def language_model(config: Config, vocabulary: int) -> awd.AwdLstm:
     """Return the untrained model that `config` describes."""
     return awd.AwdLstm(
         vocabulary,
         embedding=config.embedding,
         hidden=config.hidden,
         layers=config.layers,
-        dropouts=dropouts or config.dropouts,
+        dropouts=config.dropouts,
     )
 
 
@@ -97,7 +89,8 @@ def flops_per_token(config: Config, vocabulary: int) -> float:
     state, where back-propagation is truncated; looking up the input words is no arithmetic.
     """
     none = Dropouts(output=0, hidden=0, input=0, embedding=0, recurrent=0)
+    plain = config.model_copy(update={"dropouts": none})  # which need a generator, and are no model FLOPs
     with torch.device("meta"):
-        model = language_model(config, vocabulary, dropouts=none)
+        model = language_model(plain, vocabulary)
         tokens = torch.zeros(config.bptt, 1, dtype=torch.int64)
     return training_flops(model, [tokens], lambda output: output.logits.sum(), samples=config.bptt)

@@ -1,7 +1,7 @@
 """Task 4a: translation with GNMT; recurrent, so bound by the length of sentences; 643 MB of gradients."""
 
 from mlbench.config.experiment import LSTM_CPU_ONLY, PositiveFloat, PositiveInt
-from mlbench.tasks.gnmt import data
+from mlbench.tasks.translation import data
 from mlbench.tasks.translation.config import Share, TranslationConfig
 
 prepare, check = data.prepare_dataset, data.check

@@ -7,6 +7,8 @@ from pydantic import Field
 
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
+from mlbench.datasets import arrow
+from mlbench.tasks import heads
 from mlbench.tasks.gpt import data
 
 prepare = data.prepare_dataset
@@ -45,13 +47,26 @@ class Config(TrainingConfig):
 
 
 def check(config: Config, *, workers: int, folder: Path | None) -> None:
-    """Raise UserError where the sequences of a step cannot be shared out, or the heads do not fit."""
+    """Raise UserError where the sequences of a step cannot be shared out, or heads or text do not fit."""
     batches(config, workers)
-    if config.d_model % config.heads:
+    heads.check(config)
+    if folder is None:
+        return
+    rows = {name: split["rows"] for name, split in arrow.read_manifest(folder)["splits"].items()}
+    if config.vocabulary < rows["vocabulary"]:
         raise UserError(
-            f"task.heads={config.heads} does not divide task.d_model={config.d_model}",
-            hint="every head has d_model / heads numbers: give a divisor",
+            f"task.vocabulary={config.vocabulary} is less than the {rows['vocabulary']:,} tokens of "
+            f"{config.dataset}",
+            hint=f"task.vocabulary={rows['vocabulary']}, or more",
         )
+    for split, needed in (("train", config.global_batch_size), ("valid", 1)):
+        sequences = (rows[split] - 1) // config.context
+        if sequences < needed:
+            raise UserError(
+                f"the {split} text of {config.dataset} has {sequences:,} sequences of {config.context:,} "
+                f"tokens, {needed:,} are needed",
+                hint="use a smaller task.context",
+            )
 
 
 def batches(config: Config, workers: int) -> tuple[int, int]:

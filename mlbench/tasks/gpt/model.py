@@ -71,13 +71,3 @@ class Gpt(nn.Module):
             else:
                 x = block(x)
         return F.linear(self.norm(x), self.tokens)
-
-
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
-    """Return the weights as groups of an optimizer: matrices decay, biases and norms do not."""
-    matrices = [weight for weight in model.parameters() if weight.ndim >= 2]
-    vectors = [weight for weight in model.parameters() if weight.ndim < 2]
-    return [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]

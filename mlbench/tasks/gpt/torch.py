@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mlbench.tasks.gpt import Config, batches, data
 from mlbench.tasks.gpt import model as gpt
+from mlbench.tasks.weight_decay import parameter_groups
 from mlbench.training import precision, sampling, schedules
 from mlbench.training.flops import training_flops
 from mlbench.training.setup import TrainingSetup
@@ -33,13 +34,13 @@ class EpochRows(NamedTuple):
 
 def build(config: Config, worker: Worker) -> TrainingSetup:
     """Return what the loop trains."""
-    text = data.open_dataset(data.prepare_dataset(config, worker.data_root), context=config.context)
+    text = data.TokenText(data.prepare_dataset(config, worker.data_root), context=config.context)
     batch, micro = batches(config, worker.world_size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank
         model = language_model(config).to(worker.device)
     optimizer = torch.optim.AdamW(
-        gpt.parameter_groups(model, config.weight_decay),
+        parameter_groups(model, config.weight_decay),
         lr=config.lr,
         betas=config.betas,
         eps=config.eps,

@@ -63,7 +63,8 @@ def open_dataset(folder: Path) -> tuple[Rows, Rows]:
 
     Writing into them in place ends the process; index or slice them into a batch instead.
     """
-    train, test = (_open_split(folder, split) for split in ("train", "test"))
+    tables = [arrow.read_split(folder, split) for split in ("train", "test")]
+    train, test = (Rows(arrow.tensor(table, "features"), arrow.tensor(table, "label")) for table in tables)
     return train, test
 
 
@@ -77,11 +78,6 @@ def held_out(rows: int) -> tuple["Tensor", "Tensor"]:
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(SPLIT_SEED))
     held = rows // HELD_OUT
     return order[held:].sort().values, order[:held].sort().values
-
-
-def _open_split(folder: Path, split: str) -> Rows:
-    table = arrow.read_split(folder, split)
-    return Rows(arrow.tensor(table, "features"), arrow.tensor(table, "label"))
 
 
 EPSILON_LIKE = {

@@ -60,14 +60,10 @@ def open_dataset(folder: Path) -> ImageSplits:
     import torch
 
     manifest = arrow.read_manifest(folder)
-    train, test = (_open_split(folder, split) for split in ("train", "test"))
+    tables = [arrow.read_split(folder, split) for split in ("train", "test")]
+    train, test = (Images(arrow.tensor(table, "image"), arrow.tensor(table, "label")) for table in tables)
     mean, std = torch.tensor(manifest["mean"]), torch.tensor(manifest["std"])
     return ImageSplits(train, test, mean, std, flip=manifest["parameters"]["flip"])
-
-
-def _open_split(folder: Path, split: str) -> Images:
-    table = arrow.read_split(folder, split)
-    return Images(arrow.tensor(table, "image"), arrow.tensor(table, "label"))
 
 
 SIDE = 32  # pixels

@@ -1,6 +1,6 @@
 """The CIFAR ResNets with SGD until the goal or the last epoch."""
 
-from typing import NamedTuple
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -16,13 +16,6 @@ from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
 VALIDATION_BATCH = 500  # images; bounds memory, changes no result
-
-
-class Splits(NamedTuple):
-    """Both splits on the device: uint8 images and their labels."""
-
-    train: data.Images
-    test: data.Images
 
 
 def build(config: Config, worker: Worker) -> TrainingSetup:
@@ -54,13 +47,13 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     global_batch = config.batch_size * worker.world_size
     schedule = _schedule(config, optimizer, workers=worker.world_size, per_epoch=count // global_batch)
 
-    def load() -> Splits:
+    def load() -> data.ImageSplits:
         train, test = (
             data.Images(images.to(device), labels.to(device)) for images, labels in (files.train, files.test)
         )
-        return Splits(train, test)
+        return replace(files, train=train, test=test)  # on the device
 
-    def steps(splits: Splits, epoch: int) -> sampling.BatchIterator:
+    def steps(splits: data.ImageSplits, epoch: int) -> sampling.BatchIterator:
         images, labels = splits.train
         rows = sampling.shuffled_rows(count, batch=config.batch_size, epoch=epoch, worker=worker)
         # Drawn for the whole global batch on every rank, so an image's crop does not depend on k.
@@ -75,7 +68,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
 
         return sampling.BatchIterator(rows, fetch)
 
-    def validate(trained: nn.Module, splits: Splits) -> dict[str, float]:
+    def validate(trained: nn.Module, splits: data.ImageSplits) -> dict[str, float]:
         images, labels = splits.test
         part = sampling.shard(len(labels), worker)
         totals = torch.zeros(3, dtype=torch.float64, device=device)
@@ -88,7 +81,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         loss, correct, count = worker.sum(totals).tolist()
         return {"top1_accuracy": 100 * correct / count, "loss": loss / count, **mixed.metrics()}
 
-    def flops_per_sample(splits: Splits) -> float:
+    def flops_per_sample(splits: data.ImageSplits) -> float:
         images, labels = splits.train
         return training_flops(
             model,
@@ -123,7 +116,7 @@ def _schedule(
     epochs = schedules.warmup_epochs(workers) if config.warmup_epochs == "log2" else config.warmup_epochs
     factor = schedules.linear_warmup(workers, epochs * per_epoch)
     if config.decay == "steps":
-        at = [epoch * per_epoch for epoch in config.decay_epochs]
+        at = [epoch * per_epoch for epoch in sorted(config.decay_epochs)]
         return schedules.Schedule(
             optimizer, schedules.product(factor, schedules.step_decay(config.decay_factor, at))
         )

@@ -79,13 +79,3 @@ def resnet(*, stage_blocks: Sequence[int], width: int, classes: int) -> ResNet:
     nn.init.normal_(model.fc.weight, std=0.01)
     nn.init.zeros_(model.fc.bias)
     return model
-
-
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Return the parameters in two groups: those that decay, and batch norms and biases, which do not."""
-    decayed = [weight for weight in model.parameters() if weight.ndim > 1]
-    others = [weight for weight in model.parameters() if weight.ndim <= 1]
-    return [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]

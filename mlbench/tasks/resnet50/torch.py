@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mlbench.tasks.pixels import memory_format, normaliser
 from mlbench.tasks.resnet50 import RATE_SAMPLES, Config, batches, data, decode, model
+from mlbench.tasks.weight_decay import parameter_groups
 from mlbench.training import precision, sampling, schedules
 from mlbench.training.copies import CopyStream
 from mlbench.training.flops import training_flops
@@ -43,7 +44,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     layout = memory_format(worker.device, config.precision or "fp32")
     net.to(memory_format=layout)  # type: ignore[call-overload]  # torch's stub has not got it
     optimizer = torch.optim.SGD(
-        model.parameter_groups(net, config.weight_decay),
+        parameter_groups(net, config.weight_decay),
         lr=config.lr * batch * worker.world_size / RATE_SAMPLES,
         momentum=config.momentum,
         fused=True,

@@ -1,10 +1,14 @@
 """Task 4b: translation with the Transformer; large products, bound by arithmetic; 843 MB of gradients."""
 
+from pathlib import Path
+
+from mlbench.config.errors import UserError
 from mlbench.config.experiment import PositiveInt
-from mlbench.tasks.transformer import data
+from mlbench.tasks import heads
+from mlbench.tasks.translation import data
 from mlbench.tasks.translation.config import TranslationConfig
 
-prepare, check = data.prepare_dataset, data.check
+prepare = data.prepare_dataset
 
 
 class Config(TranslationConfig):
@@ -13,3 +17,14 @@ class Config(TranslationConfig):
     d_model: PositiveInt
     ffn: PositiveInt
     heads: PositiveInt
+
+
+def check(config: Config, *, workers: int, folder: Path | None) -> None:
+    """Raise UserError where the text makes no step, or the model's widths do not fit each other."""
+    heads.check(config)
+    if config.d_model % 2:
+        raise UserError(
+            f"task.d_model={config.d_model} is odd",
+            hint="positions are as many sines as cosines: give an even width",
+        )
+    data.check(config, workers=workers, folder=folder)

@@ -43,9 +43,6 @@ class MicroBatch:
     step_sentences: int
     step_target_tokens: int
 
-    def __len__(self) -> int:
-        return len(self.source)
-
     @property
     def target_in(self) -> torch.Tensor:
         """What the decoder reads, [n, t]; behind a shorter sentence stands its EOS, whose output is PAD."""
@@ -171,9 +168,6 @@ class TestBatch:
     rows: list[int]
     source: torch.Tensor
     source_lengths: torch.Tensor
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 def test_batches(pairs: Pairs, *, sentences: int, max_length: int, worker: Worker) -> Iterator[TestBatch]:

@@ -1,6 +1,5 @@
 """Chunks of sentences of similar length, of which steps are made; no torch, for the driver too."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -18,23 +17,20 @@ class BatchBudget:
     """What a step of all workers together holds, and a micro-batch of one worker at most.
 
     Padded tokens of a chunk: sentences x the longest of their sides, EOS included. Which sentences meet in a
-    step of tokens depends on its chunks; by default a chunk is as large as a micro-batch may be. Raises
-    UserError unless equal chunks make up the step exactly.
+    step of tokens depends on its chunks. Raises UserError unless equal chunks make up the step exactly.
     """
 
     kind: Literal["sentences", "tokens"]
     global_batch: int
     micro_batch: int
-    chunks: int = 0
+    chunks: int
 
     def __post_init__(self) -> None:
-        chunks = self.chunks or math.ceil(self.global_batch / self.micro_batch)
-        if self.global_batch % chunks:
+        if self.global_batch % self.chunks:
             raise UserError(
-                f"a step of {self.global_batch:,} {self.kind} cannot be made of {chunks} equal chunks",
-                hint="choose task.chunks or a micro-batch that divides task.global_batch_size",
+                f"a step of {self.global_batch:,} {self.kind} cannot be made of {self.chunks} equal chunks",
+                hint="choose a task.chunks that divides task.global_batch_size",
             )
-        object.__setattr__(self, "chunks", chunks)
 
 
 class Chunks(NamedTuple):

@@ -116,7 +116,10 @@ def text(config: Any, writer: DatasetWriter, work: Path, *, root: Path) -> Paral
     if files:
         for file in chain(*files.values()):
             writer.add_input(file)
-        return ParallelCorpus(lines.pairs(*files["train"]), list(lines.pairs(*files["test"])), *how)
+        test = list(lines.pairs(*files["test"]))
+        if not test:
+            raise UserError(f"{files['test'][0]} has no sentence", hint="give others as task.test_files")
+        return ParallelCorpus(lines.pairs(*files["train"]), test, *how)
     if config.dataset == "cipher":
         return ParallelCorpus(*_cipher(), *how)
     if config.dataset == "libreoffice_help":

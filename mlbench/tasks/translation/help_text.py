@@ -5,7 +5,6 @@ A paragraph has the same id in every language, by which its translations find ea
 
 import html
 import re
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +95,9 @@ def paragraphs(page: str) -> dict[str, str]:
 
 
 def _pages(package: Path, folder: str, writer: DatasetWriter) -> dict[str, dict[str, str]]:
-    return dict(_counted(packages.files(package, below=folder), package, writer))
-
-
-def _counted(
-    files: Iterable[tuple[str, bytes]], package: Path, writer: DatasetWriter
-) -> Iterator[tuple[str, dict[str, str]]]:
-    for number, (name, content) in enumerate(files, 1):
-        yield name, paragraphs(content.decode("utf-8", errors="replace"))
+    """Return the paragraphs of each page."""
+    pages = {}
+    for number, (name, content) in enumerate(packages.files(package, below=folder), 1):
+        pages[name] = paragraphs(content.decode("utf-8", errors="replace"))
         writer.progress(f"read {package.name}", number, None, "rows")
+    return pages
