@@ -5,7 +5,7 @@ docs/statistics.md tells why these statistics were chosen and how often their in
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-LEVEL = 0.95  # of every interval unless another is asked for
+LEVEL = 0.95  # of every interval
 RESAMPLES = 10_000  # Efron and Tibshirani 1993, 14.3: 1,000 at least for the ends of a percentile interval
 # Runs of either point below which no difference is called shown: with two the interval of a ratio misses in
 # every third study, with three in every tenth, half of them on either side (docs/statistics.md).
 FEWEST_SHOWN = 3
 FEWEST_OLYMPIC = 3  # values, so that one is left when the best and the worst are dropped
+SEED = 0  # any constant: equal runs give equal intervals
 BLOCK = 2**20  # draws in memory at a time
 
 Array = NDArray[np.float64]
@@ -68,42 +69,23 @@ def olympic_mean(values: ArrayLike) -> float | None:
     return float(np.mean(ordered[1:-1]))
 
 
-def interval(
-    values: ArrayLike,
-    statistic: Callable[[Array], Any] = median,
-    *,
-    level: float = LEVEL,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-) -> Interval | None:
-    """Return the bootstrap interval of a statistic of one sample; None for one value: it tells no spread.
+def interval(values: ArrayLike, *, resamples: int = RESAMPLES) -> Interval | None:
+    """Return the bootstrap interval of the median of one sample; None for one value: it tells no spread.
 
-    `statistic` reduces the last axis. The ends are percentiles of the resampled statistic, moved outwards as
-    Student's t asks for n values (expanded percentile interval, Hesterberg 2015, "What teachers should know
-    about the bootstrap"), lest those of small samples be too narrow. An interval never leaves the values'
-    range: below six values it is that whole range, and covers a median with probability 1 - 2^(1 - n) only.
+    The ends are percentiles of the resampled median, moved outwards as Student's t asks for n values
+    (expanded percentile interval, Hesterberg 2015, "What teachers should know about the bootstrap"), lest
+    those of small samples be too narrow. An interval never leaves the values' range: below six values it is
+    that whole range, and covers a median with probability 1 - 2^(1 - n) only.
     """
     sample = _sample(values)
     if len(sample) < 2:
         return None
-    if statistic is median:
-        (middles,) = _middles((len(sample),), seed, resamples)
-        drawn = _medians(sample, middles)
-    else:
-        draws = _draws(np.random.default_rng(seed), len(sample), resamples)
-        drawn = np.concatenate([statistic(sample[places]) for places in draws])
-    return _ends(drawn, drawn, tail=_expanded((1 - level) / 2, len(sample)))
+    (middles,) = _middles((len(sample),), resamples)
+    drawn = _medians(sample, middles)
+    return _ends(drawn, drawn, tail=_expanded((1 - LEVEL) / 2, len(sample)))
 
 
-def ratio(
-    a: ArrayLike,
-    b: ArrayLike,
-    *,
-    paired: bool = False,
-    level: float = LEVEL,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-) -> Ratio:
+def ratio(a: ArrayLike, b: ArrayLike, *, paired: bool = False, resamples: int = RESAMPLES) -> Ratio:
     """Return median(a) / median(b) of two samples with the bootstrap percentile interval.
 
     Independent samples are resampled each, pairs (the same seeds in the same order) as pairs. A resample in
@@ -119,16 +101,16 @@ def ratio(
     if len(above) < 2 or len(below) < 2:
         return Ratio(value, None, None)
     if paired:
-        draws = _draws(np.random.default_rng(seed), len(above), resamples)
+        draws = _draws(np.random.default_rng(SEED), len(above), resamples)
         medians = [(median(above[pairs]), median(below[pairs])) for pairs in draws]
         drawn = _divide(*map(np.concatenate, zip(*medians, strict=True)))
     else:
-        middles = _middles((len(above), len(below)), seed, resamples)
+        middles = _middles((len(above), len(below)), resamples)
         drawn = _divide(*map(_medians, (above, below), middles))
     ends = _ends(
         np.where(np.isnan(drawn), 0.0, drawn),
         np.where(np.isnan(drawn), np.inf, drawn),
-        tail=(1 - level) / 2,
+        tail=(1 - LEVEL) / 2,
     )
     return Ratio(value, ends.low, ends.high)
 
@@ -157,12 +139,12 @@ def _draws(random: np.random.Generator, count: int, resamples: int) -> Iterator[
 
 
 @lru_cache(maxsize=64)  # points have few numbers of runs, and samples of one size the same draws
-def _middles(counts: tuple[int, ...], seed: int, resamples: int) -> list[tuple[Places, Places]]:
+def _middles(counts: tuple[int, ...], resamples: int) -> list[tuple[Places, Places]]:
     """Return for samples of these sizes, drawn in turn, where the middle of each resample is in the sample.
 
     That is the place of the lower and of the upper middle value in the sample in ascending order.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(SEED)
     middles = []
     for count in counts:
         ends = [(count - 1) // 2, count // 2]

@@ -20,10 +20,10 @@ import numpy as np
 
 from mlbench.analysis import bootstrap, pooling
 from mlbench.analysis.bootstrap import LEVEL, Array, Ratio
-from mlbench.analysis.points import SOURCE, Point, differences, points, required_fields
+from mlbench.analysis.points import SOURCE, TIMED, Point, differences, points, required_fields
 from mlbench.config.compose import data_fields
 from mlbench.config.errors import UserError
-from mlbench.record import format
+from mlbench.record import format, provenance
 from mlbench.record.record import Record
 
 # Without these a ratio of times means nothing; `data` is the hash of what was prepared. The fields by which a
@@ -321,7 +321,7 @@ def _reached(run: Record, value: float) -> float | None:
 MEASURES: dict[str, Callable[[Record], float | None]] = {
     "time_to_accuracy": lambda run: _reached(run, run.time_to_accuracy or math.inf),
     "epochs": lambda run: _reached(run, run.epochs) or None,
-    "samples_per_s": lambda run: run.samples_per_s or None,
+    "samples_per_s": lambda run: run.samples_per_s or None if run.status in TIMED else None,
 }
 
 
@@ -516,15 +516,25 @@ def _notes(a: Point, b: Point) -> tuple[str, ...]:
         if point.mixture:
             notes.append(f"{side}: its runs mix {' and '.join(point.mixture)}")
         if left_out := list(point.left_out.values()):
-            notes.append(
-                f"{side}: {len(left_out)} of {point.n + len(left_out)} runs are left out, something else ran "
-                f"beside them ({left_out[0]})"
-            )
+            more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+            of = f"{len(left_out)} of {point.n + len(left_out)} runs"
+            notes.append(f"{side}: {of} are left out as disturbed: {left_out[0]}{more}")
         if point.missed:
-            notes.append(
-                f"{side}: {len(point.missed)} of {point.n} runs missed the goal, counted as infinite"
-            )
-    return tuple(notes)
+            what = "missed the goal, counted as infinite" if point.goal else "did not complete, left out"
+            notes.append(f"{side}: {len(point.missed)} of {point.n} runs {what}")
+    return (*notes, *_environment(a, b))
+
+
+def _environment(a: Point, b: Point) -> list[str]:
+    """Return the environment variables in which the runs of A and of B differ, with their values."""
+    sides = [[provenance.settings(run.software) for run in point.records] for point in (a, b)]
+    notes = []
+    for name in sorted({name for side in sides for run in side for name in run}):
+        of_a, of_b = ({run.get(name, "unset") for run in side} for side in sides)
+        if of_a != of_b:
+            values = (" or ".join(sorted(side)) for side in (of_a, of_b))
+            notes.append("the environment variable {} is {} in A and {} in B".format(name, *values))
+    return notes
 
 
 def strategy_labels(points: Sequence[Point], *, but: Collection[str] = ()) -> list[str]:

@@ -53,7 +53,6 @@ class Point:
     - phases, outside: s per epoch, mean over ranks and runs, so that they add up.
     - exposed, overlapped: communication as a share of the time in batches.
     - joules: energy to the goal, of the parts that could be read; joules_per_sample: likewise.
-    - usd_spent: what all runs cost from command to end, the missed ones too.
     - usd_cluster: what the whole cluster of a run is billed for, on demand; None but on clouds' clusters.
     - disturbed: why the times of runs are not those of a quiet machine, by run id. They are listed and enter
       no other value, unless asked or unless nothing else was measured.
@@ -98,7 +97,6 @@ class Point:
     usd: MedianEstimate | None
     usd_spot: MedianEstimate | None
     usd_with_startup: MedianEstimate | None
-    usd_spent: float | None
     joules: MedianEstimate | None
     joules_per_sample: MedianEstimate | None
     disturbed: dict[str, str] = field(default_factory=dict)
@@ -117,6 +115,12 @@ class Point:
     def median_s(self) -> float:
         """The value of time_to_accuracy, s; infinite without one, too."""
         return self.time_to_accuracy.value if self.time_to_accuracy else math.inf
+
+    @property
+    def usd_spent(self) -> float | None:
+        """What all attempts cost from command to end, also disturbed and interrupted ones; None: no price."""
+        bills = [run.cost.wall_usd for run in self.attempts if run.cost]
+        return math.fsum(bills) if bills else None
 
     @property
     def left_out(self) -> dict[str, str]:
@@ -151,32 +155,18 @@ def points(
     records = list({run.run_id: run for run in records}.values())
     for run in records:
         every.setdefault((run.source, run.key), []).append(run)
-    return sorted(
-        (
-            _attempted(
-                _quiet_point(
-                    [*runs, *_censored(runs, every[runs[0].source, runs[0].key])],
-                    with_disturbed=with_disturbed,
-                ),
-                every[runs[0].source, runs[0].key],
-                (histories or {}).get(runs[0].key, History()),
-            )
-            for runs in by_configuration(records)
-        ),
-        key=lambda point: (point.source, point.series, point.workers),
-    )
-
-
-def _censored(runs: Sequence[Record], every: Sequence[Record]) -> list[Record]:
-    if runs[0].goal is None:
-        return []
-    return attempts.censored(attempts.by_seed(every), [time_to_goal(run) for run in runs])
-
-
-def _attempted(point: Point, every: Sequence[Record], history: History) -> Point:
-    """Return the point with what became of all its attempts."""
-    unofficial = official.of_point(point.records, every, history)
-    return replace(point, attempts=tuple(every), deleted=len(history.deleted), unofficial=tuple(unofficial))
+    made = []
+    for runs in by_configuration(records):
+        tried = every[runs[0].source, runs[0].key]
+        history = (histories or {}).get(runs[0].key, History())
+        if runs[0].goal is not None:
+            runs += attempts.censored(attempts.by_seed(tried), [time_to_goal(run) for run in runs])
+        point = _quiet_point(runs, with_disturbed=with_disturbed)
+        unofficial = tuple(official.of_point(point.records, tried, history))
+        made.append(
+            replace(point, attempts=tuple(tried), deleted=len(history.deleted), unofficial=unofficial)
+        )
+    return sorted(made, key=lambda point: (point.source, point.series, point.workers))
 
 
 def by_configuration(records: Iterable[Record]) -> list[list[Record]]:
@@ -251,7 +241,7 @@ def _point(runs: list[Record]) -> Point:
     timed = [run for run in ended if run.epochs > 0 and math.isfinite(_elapsed(run))]
     has_goal = runs[0].goal is not None
     epochs = [_reached(run, run.epochs) for run in runs] if has_goal else []
-    compute = [_reached(run, sum(_mean(run, phase) for phase in COMPUTE)) for run in runs] if has_goal else []
+    compute = [_reached(run, _compute(run)) for run in runs] if has_goal else []
     instrumented = all({*COMPUTE} <= {*run.phases} for run in runs if run.status == "goal_reached")
     times = [time_to_goal(run) for run in runs] if has_goal else []
     return Point(
@@ -286,16 +276,13 @@ def _point(runs: list[Record]) -> Point:
         phases=_per_epoch(timed, lambda run: run.phases),
         outside=_per_epoch(timed, lambda run: run.outside),
         exposed=estimate([s for run in runs if (s := run.exposed_communication_share) is not None]),
-        overlapped=estimate(
-            _shares(runs, lambda run: run.overlapped_communication and run.overlapped_communication.mean)
-        ),
+        overlapped=estimate([s for run in runs if (s := _overlapped(run)) is not None]),
         samples_per_s=estimate([run.samples_per_s for run in ended if run.samples_per_s]),
         usd=_price(runs, "goal_usd") if has_goal else None,
         usd_spot=_price(runs, "goal_usd_spot") if has_goal else None,
         usd_with_startup=_with_startup(runs) if has_goal else None,
         joules=_joules(runs) if has_goal else None,
         joules_per_sample=estimate([j for run in runs if run.energy and (j := run.energy.joules_per_sample)]),
-        usd_spent=math.fsum(run.cost.wall_usd for run in runs if run.cost) if runs[0].cost else None,
         usd_cluster=estimate([run.cost.whole.usd for run in runs if run.cost and run.cost.whole]),
     )
 
@@ -331,30 +318,22 @@ def _outside(run: Record) -> float:
     return _elapsed(run) - math.fsum(spread.mean for spread in run.phases.values())
 
 
-def _mean(run: Record, phase: str) -> float:
-    return run.phases[phase].mean if phase in run.phases else 0.0
+def _compute(run: Record) -> float:
+    return sum(run.phases[phase].mean for phase in COMPUTE if phase in run.phases)
 
 
 def _per_epoch(runs: list[Record], parts: Callable[[Record], dict[str, Any]]) -> dict[str, float]:
     """Return the seconds per epoch by part, the mean over runs."""
-    measured = [run for run in runs if parts(run)]
-    names = dict.fromkeys(name for run in measured for name in parts(run))
-    return {
-        name: math.fsum(parts(run)[name].mean / run.epochs for run in measured if name in parts(run))
-        / len(measured)
-        for name in names
-    }
+    measured = [(run.epochs, own) for run in runs if (own := parts(run))]
+    names = dict.fromkeys(name for _, own in measured for name in own)
+    sums = {name: [own[name].mean / epochs for epochs, own in measured if name in own] for name in names}
+    return {name: math.fsum(each) / len(measured) for name, each in sums.items()}
 
 
-def _shares(runs: list[Record], seconds: Callable[[Record], float | None]) -> list[float]:
-    """Return a part of the time in batches, one value a run that was instrumented."""
-    shares = []
-    for run in runs:
-        total = math.fsum(spread.mean for spread in run.phases.values())
-        part = seconds(run)
-        if total > 0 and part is not None:
-            shares.append(part / total)
-    return shares
+def _overlapped(run: Record) -> float | None:
+    """Return the communication that backward hides as a share of the time in batches; None: not measured."""
+    total = math.fsum(spread.mean for spread in run.phases.values())
+    return run.overlapped_communication.mean / total if run.overlapped_communication and total else None
 
 
 def _price(runs: list[Record], name: str) -> MedianEstimate | None:

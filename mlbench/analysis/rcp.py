@@ -6,6 +6,7 @@ the code is followed: the standard deviation is that of all runs, the mean leave
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
 from typing import Any
 
 from mlbench.analysis.bootstrap import olympic_mean
@@ -51,9 +52,7 @@ def fewest_epochs(reference: Sequence[float], *, runs: int) -> float:
 
     if len(reference) < FEWEST:
         raise ValueError(f"a reference needs {FEWEST} runs, got {len(reference)}")
-    mean = math.fsum(sorted(reference)[1:-1]) / (len(reference) - 2)
-    middle = math.fsum(reference) / len(reference)
-    spread = math.sqrt(math.fsum((value - middle) ** 2 for value in reference) / len(reference))
+    mean, spread = fmean(sorted(reference)[1:-1]), pstdev(reference)
     n1, n2 = len(reference) - 2, runs - 2 if runs >= FEWEST else runs
     if not spread or n1 + n2 <= 2:
         return mean
@@ -76,9 +75,9 @@ def implausible(
     for name, reference in references.items():
         if not epochs or reference["BS"] != batch or reference["Hyperparams"] != values:
             continue
-        mean = olympic_mean(epochs) if len(epochs) >= FEWEST else math.fsum(epochs) / len(epochs)
+        mean = olympic_mean(epochs) or fmean(epochs)
         least = fewest_epochs(reference[EPOCHS], runs=len(epochs))
-        if mean is not None and mean < least:
+        if mean < least:
             return (
                 f"{mean:.3g} epochs to the goal are fewer than the {least:.3g} that the reference runs "
                 f"({name}, {len(reference[EPOCHS])} runs) make plausible: "

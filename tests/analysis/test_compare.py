@@ -20,6 +20,7 @@ from scripted import experiment
 from mlbench import results
 from mlbench.analysis import compare as comparison
 from mlbench.analysis.compare import compare
+from mlbench.analysis.points import points
 from mlbench.config import identity
 from mlbench.config.errors import UserError
 from mlbench.record.record import Record
@@ -355,6 +356,38 @@ def test_runs_without_a_goal_that_diverge_fail_the_gate() -> None:
     b = runs(FAST[:3], "workers=1", "goal=none", status="diverged", **free)
     pair = only(compare(a, b, limit=0.05))
     assert pair.goal_regression == "3 of B's 3 runs did not complete, of A's 0 of 3" and pair.regression
+
+
+def test_a_run_without_a_goal_that_fails_has_no_rate_and_is_not_called_infinite() -> None:
+    """Its samples/s until then entered B's median, beside a note that it counted as infinite."""
+    a = runs(FAST[:3], "workers=2", "goal=none", status="completed", time_to_accuracy=None)
+    b = runs([10.0, 12.0, 1.0], "workers=1", "goal=none", status="completed", time_to_accuracy=None)
+    b[-1] = b[-1].model_copy(update={"status": "failed"})
+    pair = only(compare(a, b))
+    (point,) = points(b)
+    assert point.samples_per_s and measured(pair, "samples_per_s").b == point.samples_per_s.value
+    assert pair.notes == ("B: 1 of 3 runs did not complete, left out",)
+
+
+def test_variables_of_the_environment_that_differ_are_named() -> None:
+    software = runs(FAST[:1], "workers=1")[0].software
+    chosen = [
+        software.model_copy(update={"environment": values | {"PYTHONPATH": f"/home/{number}"}})
+        for number, values in enumerate([{"OMP_WAIT_POLICY": "active", "X": "1"}, {"X": "1"}])
+    ]
+    a, b = runs(FAST, "workers=2", software=chosen[0]), runs(FAST, "workers=1", software=chosen[1])
+    sentence = "the environment variable OMP_WAIT_POLICY is active in A and unset in B"
+    assert only(compare(a, b)).notes == (sentence,)
+    assert f"note: {sentence}" in shown.text(compare(a, b), limit=None)
+    assert only(compare(a, runs(FAST, "workers=1", software=chosen[0]))).notes == ()
+
+
+def test_a_run_on_a_slow_node_is_not_said_to_have_had_company() -> None:
+    a = runs(FAST, "workers=2", nodes=calibrated([200]))
+    a[0] = a[0].model_copy(update={"nodes": runs(FAST, "workers=2", nodes=calibrated([100]))[0].nodes})
+    pair = only(compare(a, runs(FAST, "workers=1", nodes=calibrated([200]))))
+    why = "its node computed 50 % slower than those of the other runs"
+    assert pair.notes == (f"A: 1 of 5 runs are left out as disturbed: {why}",)
 
 
 @pytest.mark.parametrize(("count", "documented"), [(1, "4.8 %"), (3, "0.7 %"), (5, "0.1 %")])

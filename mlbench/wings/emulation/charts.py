@@ -19,8 +19,7 @@ def row(cell: SettingRuns) -> dict[str, Any]:
     """Return a cell as a row of a table: the values of its runs and their medians."""
     lists = ("step_s", "time_to_accuracy", "exposed", "predicted_s")
     medians = {f"{name}_median": _median(getattr(cell, name)) for name in lists}
-    values = asdict(cell) | {name: list(getattr(cell, name)) for name in lists}
-    return values | medians | {"prediction_error": cell.error}
+    return asdict(cell) | medians | {"prediction_error": cell.error}
 
 
 def png(cells: Sequence[SettingRuns], *, about: str) -> bytes:

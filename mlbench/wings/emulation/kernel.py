@@ -44,22 +44,18 @@ def commands(
             yield None, f"ip link set up{rack} master rack{rack} up"
             yield None, f"ip link set down{rack} master core up"
             for end in ("up", "down"):
-                yield (
-                    None,
-                    _netem(network, f"{end}{rack}", rates[f"rack {rack} {end}"], network.rack_delay_ms / 2),
-                )
+                rate = rates[f"rack {rack} {end}"]
+                yield None, _netem(network, f"{end}{rack}", rate, network.rack_delay_ms / 2)
     for host, namespace in enumerate(hosts):
         rack = rack_of(host, network, len(hosts))
         yield None, f"ip link add host{host} type veth peer name {interface} netns {namespace.path}"
         yield None, f"ip link set host{host} master rack{rack} up"
         yield namespace, f"ip addr add {addresses[host]}/24 dev {interface}"
         yield namespace, f"ip link set dev {interface} up"
+        up, down = rates[f"host {host} up"], rates[f"host {host} down"]
+        yield namespace, _netem(network, interface, up, network.delay_ms / 2, host=True)
         # What leaves a switch's port goes down to the host.
-        yield namespace, _netem(network, interface, rates[f"host {host} up"], network.delay_ms / 2, host=True)
-        yield (
-            None,
-            _netem(network, f"host{host}", rates[f"host {host} down"], network.delay_ms / 2, host=True),
-        )
+        yield None, _netem(network, f"host{host}", down, network.delay_ms / 2, host=True)
 
 
 def _netem(network: Network, interface: str, mbit_s: float, delay_ms: float, *, host: bool = False) -> str:

@@ -140,7 +140,7 @@ def emulated(network: Network, workers: int, *, in_kernel: bool | None = None) -
         if kind == "netem":
             lines = kernel.commands(network, paths, hosts, links.addresses, INTERFACE)
             for target, line in lines:
-                _call(target or switch, line)
+                _run(target or switch, line.split())
         else:
             stack.enter_context(_user_space(links))
         for host in hosts:
@@ -273,15 +273,11 @@ def _pairs(network: Network, count: int) -> list[tuple[int, int]]:
 
 def _ip(target: Namespace, lines: Sequence[str]) -> None:
     """Run lines of `ip` in a namespace."""
-    _run(target.command(["ip", "-batch", "-"]), "\n".join(lines))
+    _run(target, ["ip", "-batch", "-"], "\n".join(lines))
 
 
-def _call(target: Namespace, line: str) -> None:
-    _run(target.command(line.split()), "")
-
-
-def _run(command: Sequence[str], text: str) -> None:
-    done = subprocess.run(command, input=text, capture_output=True, text=True)
+def _run(target: Namespace, arguments: Sequence[str], text: str = "") -> None:
+    done = subprocess.run(target.command(arguments), input=text, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[0]
         raise UserError(

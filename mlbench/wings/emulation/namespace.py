@@ -5,8 +5,8 @@ So whatever ends the process that made them, also kill -9, the kernel removes th
 
 import ctypes
 import os
-import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -62,27 +62,21 @@ def create(hostname: str) -> Namespace:
 
     In a thread of its own, as a namespace is a thread's: this one stays where it is.
     """
-    namespaces: list[Namespace] = []
-    errors: list[OSError] = []
 
-    def make() -> None:
-        try:
-            _call("unshare", CLONE_NEWNET | CLONE_NEWUTS)
-            _call("sethostname", hostname.encode(), len(hostname))
-            net, uts = (os.open(f"/proc/thread-self/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts"))
-            namespaces.append(Namespace(hostname, net, uts))
-        except OSError as error:
-            errors.append(error)
+    def make() -> Namespace:
+        _call("unshare", CLONE_NEWNET | CLONE_NEWUTS)
+        _call("sethostname", hostname.encode(), len(hostname))
+        net, uts = (os.open(f"/proc/thread-self/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts"))
+        return Namespace(hostname, net, uts)
 
-    thread = threading.Thread(target=make, name="namespace")
-    thread.start()
-    thread.join()
-    if errors:
+    try:
+        with ThreadPoolExecutor(1, "namespace") as thread:
+            return thread.submit(make).result()
+    except OSError as error:
         raise UserError(
-            f"network= emulates hosts, for which this process lacks a right: {errors[0].strerror}",
+            f"network= emulates hosts, for which this process lacks a right: {error.strerror}",
             hint="run it as root (CAP_SYS_ADMIN and CAP_NET_ADMIN), or leave network= out",
-        ) from errors[0]
-    return namespaces[0]
+        ) from error
 
 
 def _call(name: str, *values: int | bytes) -> None:

@@ -45,7 +45,7 @@ class SettingRuns:
     delay_ms: float
     step_s: tuple[float, ...]
     time_to_accuracy: tuple[float, ...]
-    exposed: tuple[float, ...]  # communication as a share of a step
+    exposed: tuple[float, ...]  # communication as a share of a step; no value of a run that was compiled
     predicted_s: tuple[float, ...]
 
     @property
@@ -111,9 +111,9 @@ def _cell(point: Point, runs: Sequence[Record], label: str) -> SettingRuns:
         sync=label,
         bandwidth_mbit_s=network.bandwidth_mbit_s or math.nan,
         delay_ms=network.delay_ms,
-        step_s=tuple(_step_s(run) for run in runs),
+        step_s=tuple(math.fsum(spread.mean for spread in run.phases.values()) / run.steps for run in runs),
         time_to_accuracy=tuple(time_to_goal(run) for run in runs) if point.goal else (),
-        exposed=tuple(run.exposed_communication_share or 0.0 for run in runs),
+        exposed=tuple(share for run in runs if (share := run.exposed_communication_share) is not None),
         predicted_s=() if None in predicted else tuple(filter(None, predicted)),
     )
 
@@ -156,9 +156,7 @@ def break_evens(measured: Sequence[SettingRuns], quantity: Quantity = "step_s") 
     return crossings
 
 
-def performance_profiles(
-    measured: Sequence[SettingRuns], quantity: Quantity = "time_to_accuracy"
-) -> dict[str, list[tuple[float, float]]]:
+def performance_profiles(measured: Sequence[SettingRuns]) -> dict[str, list[tuple[float, float]]]:
     """Return by strategy the steps of its profile: tau, and the share of problems solved within it.
 
     A problem is a task with workers, bandwidth and delay that every strategy has met; one that missed the
@@ -167,8 +165,9 @@ def performance_profiles(
     problems: dict[tuple[Any, ...], dict[str, float]] = {}
     strategies = {cell.sync for cell in measured}
     for cell in measured:
-        if values := getattr(cell, quantity):
-            problems.setdefault((*cell.setting, cell.bandwidth_mbit_s), {})[cell.sync] = median(values)
+        if cell.time_to_accuracy:
+            problem = problems.setdefault((*cell.setting, cell.bandwidth_mbit_s), {})
+            problem[cell.sync] = median(cell.time_to_accuracy)
     whole = [times for times in problems.values() if times.keys() == strategies]
     profiles = {}
     for name in sorted(strategies):
@@ -243,7 +242,3 @@ def _interpolated(left: float, right: float, below: float, above: float) -> floa
 
 def _finite(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value) and value > 0
-
-
-def _step_s(run: Record) -> float:
-    return math.fsum(spread.mean for spread in run.phases.values()) / run.steps

@@ -44,8 +44,8 @@ def host_of(rank: int, network: Network, workers: int) -> int:
 
 
 def rack_of(host: int, network: Network, count: int) -> int:
-    """Return the rack of one of `count` hosts: racks get stretches of hosts, the last maybe fewer."""
-    return host // -(-count // network.racks)
+    """Return the rack of one of `count` hosts: racks get stretches of hosts, as equal as can be."""
+    return host * network.racks // count
 
 
 def slow_host(network: Network, workers: int) -> int | None:

@@ -30,6 +30,32 @@ def test_more_than_ten_percent_off_the_profile_is_refused(part: str, factor: flo
     assert len(probe.deviations(link)) == refused
 
 
+@pytest.mark.parametrize(("round_trip_ms", "refused"), [(0.033, 0), (0.3, 1)])
+def test_a_profile_without_a_delay_can_be_met(round_trip_ms: float, refused: int) -> None:
+    """Ten percent of no time is no time, so `network.delay_ms=0` was refused always."""
+    link = LinkMeasurement(
+        source=0,
+        target=1,
+        round_trip_ms=round_trip_ms,
+        round_trip_min_ms=round_trip_ms,
+        bandwidth_mbit_s=100.0,
+        bandwidth_back_mbit_s=100.0,
+        lost_percent=None,
+        expected_round_trip_ms=0.0,
+        expected_bandwidth_mbit_s=100.0,
+        expected_bandwidth_back_mbit_s=100.0,
+    )
+    assert len(probe.deviations(link)) == refused
+
+
+@pytest.mark.parametrize(
+    ("racks", "racks_of_hosts"), [(2, [0, 0, 1, 1]), (3, [0, 0, 1, 2]), (4, [0, 1, 2, 3]), (1, [0] * 4)]
+)
+def test_there_are_as_many_racks_as_the_profile_says(racks: int, racks_of_hosts: list[int]) -> None:
+    network = emulated(f"racks={racks}", workers=4).network
+    assert [topology.rack_of(host, network, 4) for host in range(4)] == racks_of_hosts
+
+
 def test_the_kernel_s_cables_add_up_to_the_profile() -> None:
     """netem(8): `delay TIME JITTER`, `loss PERCENT` and `rate BITS` are of what leaves one interface."""
     overrides = (

@@ -146,6 +146,14 @@ def test_what_else_differs_is_part_of_the_strategy_and_no_cell_hides_another(tmp
     ]
 
 
+def test_a_compiled_run_tells_no_communication(tmp_path: Path) -> None:
+    """Its heat map said 0: that all of it were hidden."""
+    compiled = emulated(tmp_path).model_copy(update={"exposed_communication_share": None})
+    (cell,) = networks.cells(points([compiled]))
+    assert cell.exposed == () and chart.row(cell)["exposed_median"] is None
+    assert chart.png([cell], about="test").startswith(b"\x89PNG")
+
+
 def test_a_run_that_missed_its_goal_needs_for_ever(tmp_path: Path) -> None:
     missed = emulated(tmp_path).model_copy(update={"status": "goal_not_reached"})
     assert missed.time_to_accuracy is not None
