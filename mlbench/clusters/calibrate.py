@@ -43,7 +43,7 @@ def calibrate(
     torch.set_num_threads(threads)
     try:
         for device in devices:
-            wait = torch.cuda.synchronize if device == "cuda" else _nothing
+            wait = torch.cuda.synchronize if device == "cuda" else lambda: None
             for name, (work, run) in _blocks(device).items():
                 rates = _rates(run, wait, work=work, seconds=share, clock=clock)
                 row[f"{device}_{name}_per_s"] = max(rates)
@@ -114,6 +114,3 @@ def _rates(
         now = clock()
         rates.append(work / (now - before))
     return rates
-
-
-def _nothing() -> None: ...

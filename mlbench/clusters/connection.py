@@ -9,7 +9,7 @@ A cluster is a module of this folder, found by its name:
 """
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import ModuleType
@@ -43,25 +43,17 @@ class Servers:
         import ray
 
         session = ray_private.session_folder()
-        local = []
-        for process in processes.of_session(session) if session else ():
-            with suppress(psutil.Error):
-                if process.name() in WHAT:
-                    local.append((process.name(), process))
+        local = _named(processes.of_session(session) if session else (), *WHAT)
         if any(name == processes.SERVERS[0] for name, _ in local):
-            return cls(tuple(local))
+            return cls(local)
         host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-        return cls(tuple(local), (host.strip("[]"), int(port)))
+        return cls(local, (host.strip("[]"), int(port)))
 
     @classmethod
     def started_here(cls) -> "Servers":
         """Return the server of the cluster's state that this process has started, also before it answers."""
-        name, local = processes.SERVERS[0], []
-        for _, process in reaper.processes(reaper.owner()):
-            with suppress(psutil.Error):
-                if process.name() == name:
-                    local.append((name, process))
-        return cls(tuple(local))
+        own = (process for _, process in reaper.processes(reaper.owner()))
+        return cls(_named(own, processes.SERVERS[0]))
 
     def lost(self) -> str | None:
         """Return why Ray cannot go on, in one sentence; None while its servers live.
@@ -74,6 +66,16 @@ class Servers:
         if self.gcs is not None and not any(_answers(self.gcs) for _ in range(2)):
             return f"Ray's {WHAT[processes.SERVERS[0]]} at {self.gcs[0]} cannot be reached any more"
         return None
+
+
+def _named(some: Iterable[psutil.Process], *names: str) -> tuple[tuple[str, psutil.Process], ...]:
+    """Return (name, process) of those with one of these names."""
+    found = []
+    for process in some:
+        with suppress(psutil.Error):
+            if process.name() in names:
+                found.append((process.name(), process))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mlbench.clusters import node
+
 POWERCAP = Path("/sys/class/powercap")
 
 
@@ -27,7 +29,12 @@ class EnergyMeter:
     def __init__(
         self, powercap: Path = POWERCAP, nvml: Any = None, *, gpus: Sequence[str] | None = None
     ) -> None:
-        self._zones = _packages(powercap)
+        # Zones of whole packages, AMD's too; intel-rapl-mmio shows the same ones again.
+        self._zones = [
+            zone
+            for zone in sorted(powercap.glob("intel-rapl:*"))
+            if (node.kernel_text(zone / "name") or "").startswith("package")
+        ]
         self._nvml, self._gpus = _gpus(nvml, gpus)
         self._last = {zone: _number(zone / "energy_uj") for zone in self._zones}
         self._used_uj = 0
@@ -69,12 +76,6 @@ class EnergyMeter:
             return None
 
 
-def _packages(powercap: Path) -> list[Path]:
-    """Return the zones of whole CPU packages; intel-rapl-mmio shows the same ones again."""
-    zones = sorted(powercap.glob("intel-rapl:*"))  # AMD's too
-    return [zone for zone in zones if _text(zone / "name").startswith("package")]
-
-
 def _gpus(nvml: Any, uuids: Sequence[str] | None) -> tuple[Any, list[Any]]:
     """Return NVML and a handle a GPU; none where one cannot be reached (a part of a GPU has no counter)."""
     if nvml is None:
@@ -89,12 +90,5 @@ def _gpus(nvml: Any, uuids: Sequence[str] | None) -> tuple[Any, list[Any]]:
 
 
 def _number(path: Path) -> int | None:
-    text = _text(path)
+    text = node.kernel_text(path) or ""
     return int(text) if text.isdigit() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

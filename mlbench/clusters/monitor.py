@@ -33,9 +33,13 @@ class NodeMonitor:
     def __init__(
         self, interval_s: float = INTERVAL_S, *, node: str | None = None, meter: EnergyMeter | None = None
     ) -> None:
+        import pynvml
+
         self._interval_s = interval_s
         self._node, self._meter = node, meter
-        self._gpus = _gpu_handles()
+        self._gpus: tuple[Any, ...] = ()
+        with suppress(pynvml.NVMLError):  # node.describe says why there are none
+            self._gpus = machine.gpu_handles()
         self._samples: list[dict[str, Any]] = []
         self._lock = threading.Lock()
         self._ending = threading.Event()
@@ -111,7 +115,7 @@ class CpuUse:
         seconds = max(seconds, 1e-9)
         return Interference(
             seconds=seconds,
-            cpus=float(len(_allowed_cpus())),
+            cpus=float(len(os.sched_getaffinity(0))),
             others=max(0.0, busy - max(0.0, own)) / seconds,
             steal=max(0.0, steal) / seconds,
         )
@@ -128,7 +132,7 @@ def own_processes(roots: Iterable[int] = ()) -> set[psutil.Process]:
 def _cpu_seconds() -> tuple[float, float]:
     """Return what the CPUs that this process may use have worked since boot, and what was stolen, in s."""
     times = psutil.cpu_times(percpu=True)
-    allowed = _allowed_cpus()
+    allowed = os.sched_getaffinity(0)
     if len(times) > max(allowed):  # else some CPUs are off and the numbers do not fit
         times = [times[cpu] for cpu in sorted(allowed)]
     busy = sum(each.user + getattr(each, "nice", 0.0) + each.system for each in times)
@@ -142,20 +146,6 @@ def _cpu_seconds_of(processes: Iterable[psutil.Process]) -> float:
         with suppress(psutil.Error):
             total += sum(process.cpu_times()[:4])
     return total
-
-
-def _allowed_cpus() -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
-
-
-def _gpu_handles() -> tuple[Any, ...]:
-    import pynvml
-
-    with suppress(pynvml.NVMLError):  # node.describe says why there are none
-        return machine.gpu_handles()
-    return ()
 
 
 def _gpu(handle: Any) -> dict[str, float]:

@@ -67,13 +67,13 @@ def warnings() -> list[str]:
     """Return one sentence for each thing on this machine that makes times vary, whatever else it does."""
     sentences = []
     cpu = ROOT / "sys/devices/system/cpu"
-    governors = {_text(path) for path in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor")}
+    governors = {kernel_text(path) for path in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor")}
     slow = sorted(name for name in governors - {"performance"} if name)
     if slow:
         sentences.append(f"the CPU frequency governor is {', '.join(slow)}, not performance")
-    if _text(cpu / "intel_pstate/no_turbo") == "0" or _text(cpu / "cpufreq/boost") == "1":
+    if kernel_text(cpu / "intel_pstate/no_turbo") == "0" or kernel_text(cpu / "cpufreq/boost") == "1":
         sentences.append("turbo is on: the clock frequency depends on temperature and on other cores")
-    if _text(cpu / "smt/active") == "1":
+    if kernel_text(cpu / "smt/active") == "1":
         sentences.append("SMT is on: two logical CPUs share a core")
     store = _object_store_between()
     if store:
@@ -92,7 +92,7 @@ def _object_store_between() -> int:
     """
     places: dict[str, int] = {}  # first address, by the file's name
     stores = []
-    for line in (_text(ROOT / "proc/self/maps") or "").splitlines():
+    for line in (kernel_text(ROOT / "proc/self/maps") or "").splitlines():
         addresses, _, rest = line.partition(" ")
         first, last = (int(address, 16) for address in addresses.split("-"))
         name = rest.rpartition("/")[2]
@@ -164,7 +164,7 @@ def _os_name() -> str:
 
 def _cpu_model() -> str | None:
     """Return the model's name; processors without one in /proc/cpuinfo (ARM) give None."""
-    for line in (_text(ROOT / "proc/cpuinfo") or "").splitlines():
+    for line in (kernel_text(ROOT / "proc/cpuinfo") or "").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":
             return value.strip()
@@ -191,9 +191,9 @@ def process_limit() -> tuple[int, int] | None:
     None where no group has a limit.
     """
     groups = [
-        (int(limit), int(_text(folder / "pids.current") or 0))
+        (int(limit), int(kernel_text(folder / "pids.current") or 0))
         for folder in _groups("pids")
-        if (limit := _text(folder / "pids.max") or "max") != "max"
+        if (limit := kernel_text(folder / "pids.max") or "max") != "max"
     ]
     return min(groups, key=lambda group: group[0] - group[1], default=None)
 
@@ -204,7 +204,9 @@ def oom_kills() -> int | None:
     None where it does not say.
     """
     for folder in _groups("memory"):
-        text = _text(folder / "memory.events") or _text(folder / "memory.oom_control")  # version 2, 1
+        text = kernel_text(folder / "memory.events") or kernel_text(
+            folder / "memory.oom_control"
+        )  # version 2, 1
         if text is not None:
             return int(dict(line.split() for line in text.splitlines()).get("oom_kill", 0))
     return None
@@ -220,12 +222,15 @@ def _cgroup_limits() -> tuple[float | None, int | None]:
     quotas: list[float] = []
     limits: list[int] = []
     for folder in _groups("cpu"):
-        quota, _, period = (_text(folder / "cpu.max") or "max").partition(" ")  # version 2
+        quota, _, period = (kernel_text(folder / "cpu.max") or "max").partition(" ")  # version 2
         if quota == "max":
-            quota, period = _text(folder / "cpu.cfs_quota_us") or -1, _text(folder / "cpu.cfs_period_us") or 1
+            quota, period = (
+                kernel_text(folder / "cpu.cfs_quota_us") or -1,
+                kernel_text(folder / "cpu.cfs_period_us") or 1,
+            )
         quotas += [] if int(quota) < 0 else [int(quota) / int(period)]
     for folder in _groups("memory"):
-        limit = _text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes") or "max"
+        limit = kernel_text(folder / "memory.max") or kernel_text(folder / "memory.limit_in_bytes") or "max"
         limits += [] if limit == "max" or int(limit) >= UNLIMITED else [int(limit)]
     return min(quotas, default=None), min(limits, default=None)
 
@@ -235,7 +240,7 @@ def _groups(controller: str) -> Iterator[Path]:
 
     Both versions of control groups, Linux: Documentation/admin-guide/cgroup-{v1,v2}.
     """
-    for line in (_text(ROOT / "proc/self/cgroup") or "").splitlines():
+    for line in (kernel_text(ROOT / "proc/self/cgroup") or "").splitlines():
         _, names, path = line.split(":", 2)
         if not names:  # version 2
             yield from _upwards(ROOT / "sys/fs/cgroup", path)
@@ -252,7 +257,8 @@ def _upwards(mount: Path, path: str) -> Iterator[Path]:
     yield mount
 
 
-def _text(path: Path) -> str | None:
+def kernel_text(path: Path) -> str | None:
+    """Return what a file of the kernel says; None where there is none, or it may not be read."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):

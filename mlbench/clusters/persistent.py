@@ -112,8 +112,7 @@ def _launch(folder: Path, options: Collection[str], lock: int | None) -> str:
 
 def stop() -> bool:
     """Stop the Ray that `start` left running; return whether there was one."""
-    note = _note()
-    alive = [psutil.Process(server["pid"]) for server in note["servers"] if _is_alive(server)] if note else []
+    alive = list(map(psutil.Process, servers()))
     sessions = filter(None, map(session_of, alive))
     _end(set(alive).union(*map(of_session, sessions)))
     _path().unlink(missing_ok=True)

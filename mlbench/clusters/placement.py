@@ -130,7 +130,8 @@ def worker_resources(experiment: Experiment, nodes: list[dict[str, float]]) -> W
         raise UserError(
             f"workers={workers} needs {workers} {device}s, the cluster has room for {capacity} on "
             f"{all_nodes} node(s)",
-            hint=_hint(capacity, device, local=bool(allow_oversubscription)),
+            hint=(f"say workers={capacity}" if capacity else f"add nodes with a {device}")
+            + (", or cluster=attached inside a Ray cluster that has them" if allow_oversubscription else ""),
         )
     if device == "CPU" and workers >= CROWD * capacity and allow_oversubscription != "force":
         raise UserError(
@@ -162,8 +163,3 @@ def worker_resources(experiment: Experiment, nodes: list[dict[str, float]]) -> W
         threads=threads,
         oversubscribed=device == "CPU" and workers * threads > available,
     )
-
-
-def _hint(capacity: int, device: str, *, local: bool) -> str:
-    fewer = f"say workers={capacity}" if capacity else f"add nodes with a {device}"
-    return f"{fewer}, or cluster=attached inside a Ray cluster that has them" if local else fewer

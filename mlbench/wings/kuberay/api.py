@@ -162,7 +162,11 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        raise ApiError(int(error.status or 0), _message(error)) from error
+        try:  # the message of the server's Status object, else the HTTP reason
+            message = json.loads(error.body or "")["message"]
+        except (KeyError, TypeError, ValueError):
+            message = str(error.reason or f"HTTP status {error.status}")
+        raise ApiError(int(error.status or 0), message) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise ApiError(0, f"the API server does not answer ({type(error).__name__})") from error
     except (KeyError, ValueError) as error:
@@ -186,11 +190,3 @@ def path(api_version: str, kind: str, namespace: str | None = None, name: str | 
     within = f"/namespaces/{namespace}" if namespace else ""
     plural = PLURALS.get(kind, f"{kind.lower()}s")
     return f"{root}{within}/{plural}" + (f"/{name}" if name else "")
-
-
-def _message(error: Any) -> str:
-    """Return what the server says of a failure: the message of its Status object, else the HTTP reason."""
-    try:
-        return json.loads(error.body)["message"]
-    except (KeyError, TypeError, ValueError):
-        return str(error.reason or f"HTTP status {error.status}")

@@ -10,6 +10,10 @@ from mlbench.wings.kuberay.config import cluster_config
 from mlbench.wings.kuberay.pods import Object
 from mlbench.wings.kuberay.rayjob import worker_pods
 
+# Of the scopes of a quota those of a run's pods; it counts no others, e.g. of a priority (kubernetes.io/docs,
+# "Resource Quotas")
+SCOPES = {"NotTerminating", "NotBestEffort"}
+
 
 def require_room(api: Kubernetes, experiment: Experiment) -> None:
     """Raise UserError for a run that this cluster can never schedule.
@@ -21,7 +25,9 @@ def require_room(api: Kubernetes, experiment: Experiment) -> None:
     worker, head = pods.worker_request(experiment), pods.head_request(experiment)
     present = config.shared is not None and shared.owners(api, config)  # a quota counts its pods as used
     for quota in () if present else _items(api, path("v1", "ResourceQuota", config.namespace)):
-        status = quota.get("status", {})
+        spec, status = quota.get("spec", {}), quota.get("status", {})
+        if spec.get("scopeSelector") or not SCOPES.issuperset(spec.get("scopes", ())):
+            continue
         for name, limit in status.get("hard", {}).items():
             resource = name.removeprefix("requests.").removeprefix("limits.")
             others = sum(quantity(request.get(resource, "0")) for request in (head, pods.SUBMITTER_REQUEST))
@@ -48,7 +54,12 @@ def _require_nodes(
     count: int,
 ) -> None:
     """Raise UserError where fewer than `count` nodes have the labels and allocate the request."""
-    labelled = [node.get("status", {}).get("allocatable", {}) for node in nodes if _carries(node, labels)]
+    labelled = [
+        node.get("status", {}).get("allocatable", {})
+        for node in nodes
+        if labels.items() <= node["metadata"].get("labels", {}).items()
+        and not node.get("spec", {}).get("unschedulable")
+    ]
     fitting = [
         have
         for have in labelled
@@ -75,11 +86,6 @@ def quantity(text: str | int | float) -> float:
     from kubernetes.utils import parse_quantity
 
     return float(parse_quantity(text))
-
-
-def _carries(node: Object, labels: Mapping[str, str]) -> bool:
-    own = node["metadata"].get("labels", {})
-    return labels.items() <= own.items() and not node.get("spec", {}).get("unschedulable")
 
 
 def _amount(name: str, value: float) -> str:

@@ -1,5 +1,7 @@
 """What `python -m mlbench.cluster` does with Kubernetes on gke, aws, kind or existing (docs/clusters.md)."""
 
+from functools import partial
+
 from mlbench.terminal.args import OK, Args, Command, Verb
 
 SIZE = {
@@ -15,6 +17,7 @@ SIZE = {
     "allow": ("", "aws: who reaches the cluster's API, e.g. 203.0.113.7/32"),
     "context": ("", "existing: the kubeconfig's context"),
 }
+_report = partial(print, flush=True)
 COMMAND = Command("cluster")  # its verbs become those of mlbench's own; `add` takes what that had
 OWN: dict[str, Verb] = {}
 
@@ -127,7 +130,3 @@ def _data(args: Args) -> int:
         )
     dataset.prepare(experiment, args.arguments[1:], _report)
     return OK
-
-
-def _report(line: str) -> None:
-    print(line, flush=True)

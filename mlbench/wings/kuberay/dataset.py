@@ -123,7 +123,7 @@ def _failed(api: Kubernetes, namespace: str, name: str, report: Callable[[str], 
             return None if name in jobs else "somebody deleted it"
         owned = patiently(lambda: api.get(path("v1", "Pod", namespace), **query)["items"])
         waits = diagnosis.unschedulable(owned) or next(
-            (problem.sentence for problem in diagnosis.problems(owned) if problem.fatal), ""
+            (problem.sentence for problem in diagnosis.problems(owned)), ""
         )
         if status.get("failed"):
             return waits or _last_line(api, namespace, owned)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from mlbench.wings.kuberay.pods import ROLE, Object
 
 NODE_TYPE = "ray.io/node-type"  # label that the operator gives to the pods of Ray: head or worker
-# Reasons for which a container will never start, however long one waits.
-HOPELESS_WAITS = {
+# Reasons for which a container does not start; the kubelet tries again, ever more seldom.
+WAITS = {
     "ImagePullBackOff": "its image cannot be pulled",
     "InvalidImageName": "its image has an invalid name",
     "ErrImageNeverPull": "its image is not on the node",
@@ -34,11 +34,15 @@ DISRUPTIONS = {  # reasons of the condition DisruptionTarget
 
 @dataclass(frozen=True)
 class Problem:
-    """One sentence; `fatal`: waiting does not help; `preempted`: the node was taken from the run."""
+    """Why a pod will not do its part, in one sentence.
+
+    - preempted: the node was taken from the run.
+    - passing: it may be over when the pods are looked at again.
+    """
 
     sentence: str
-    fatal: bool = False
     preempted: bool = False
+    passing: bool = False
 
 
 def problems(pods: Iterable[Object]) -> Iterator[Problem]:
@@ -74,7 +78,7 @@ def vanished(before: Mapping[str, Object], now: Mapping[str, Object]) -> Iterato
     """Yield the pods of Ray that ran and are gone while nobody ended the run."""
     for name, pod in before.items():
         if name not in now and ROLE in pod["metadata"].get("labels", {}) and _phase(pod) == "Running":
-            yield Problem(f"{_name(pod)} is gone from {_node(pod)}", fatal=True, preempted=True)
+            yield Problem(f"{_name(pod)} is gone from {_node(pod)}", preempted=True)
 
 
 def summary(pods: Iterable[Object], *, total: int) -> str:
@@ -120,17 +124,17 @@ LABELS = {  # kubernetes.io/docs, "Well-Known Labels"; GKE and EKS for spot
 
 
 def _lost(pod: Object) -> Iterator[Problem]:
-    status = pod.get("status", {})
+    status, lost = pod.get("status", {}), f"{_name(pod)} on {_node(pod)} is lost: "
+    replaced = NODE_TYPE not in pod["metadata"].get("labels", {})  # by its Job, as the submitter is
     disruption = _condition(pod, "DisruptionTarget")
-    if disruption.get("status") == "True":
-        why = DISRUPTIONS.get(disruption.get("reason", ""), disruption.get("message", "it was disrupted"))
-        yield Problem(f"{_name(pod)} on {_node(pod)} is lost: {why}", fatal=True, preempted=True)
-    elif status.get("reason") in NODE_REASONS:
-        why = status.get("message") or status["reason"]
-        yield Problem(f"{_name(pod)} on {_node(pod)} is lost: {why}", fatal=True, preempted=True)
-    elif status.get("reason") == "Evicted":
+    if status.get("reason") == "Evicted":  # before the condition, whose reason is then that of a shutdown
         why = status.get("message", "the node was short of something")
-        yield Problem(f"{_name(pod)} was evicted from {_node(pod)}: {why}", fatal=True)
+        yield Problem(f"{_name(pod)} was evicted from {_node(pod)}: {why}", passing=replaced)
+    elif disruption.get("status") == "True":
+        why = DISRUPTIONS.get(disruption.get("reason", ""), disruption.get("message", "it was disrupted"))
+        yield Problem(f"{lost}{why}", preempted=True, passing=replaced)
+    elif status.get("reason") in NODE_REASONS:
+        yield Problem(lost + (status.get("message") or status["reason"]), preempted=True, passing=replaced)
 
 
 def _containers(pod: Object) -> Iterator[Problem]:
@@ -140,16 +144,12 @@ def _containers(pod: Object) -> Iterator[Problem]:
         ended = [container.get(state, {}).get("terminated", {}) for state in ("state", "lastState")]
         if any(state.get("reason") == "OOMKilled" for state in ended):
             limits = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
-            text = (
-                f"{_name(pod)} was killed: it needed more than its {limits.get('memory', 'limit of')} memory"
-            )
-            yield Problem(text, fatal=True)
-        elif waiting.get("reason") in HOPELESS_WAITS:
-            what = HOPELESS_WAITS[waiting["reason"]]
+            memory = limits.get("memory", "limit of")
+            yield Problem(f"{_name(pod)} was killed: it needed more than its {memory} memory")
+        elif waiting.get("reason") in WAITS:
             detail = f" ({waiting['message']})" if waiting.get("message") else ""
-            yield Problem(
-                f"{_name(pod)} cannot run: {what}: {container.get('image', '')}{detail}", fatal=True
-            )
+            what = f"{WAITS[waiting['reason']]}: {container.get('image', '')}{detail}"
+            yield Problem(f"{_name(pod)} cannot run: {what}", passing=True)
 
 
 def _condition(pod: Object, kind: str) -> Object:

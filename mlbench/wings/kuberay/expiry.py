@@ -28,6 +28,6 @@ def require_time(experiment: Experiment) -> None:
 
 
 def _journal(experiment: Experiment) -> Journal | None:
-    billed = [log for log in journals() if log.state == "up" and log.spec.billed]
+    billed = [log for log in journals()[0] if log.state == "up" and log.spec.billed]
     context = (cluster_config(experiment).context or current_context()) if billed else None
     return next((log for log in billed if provider(log.spec).context(log.spec) == context), None)

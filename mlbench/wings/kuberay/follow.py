@@ -29,6 +29,7 @@ GRACE_S = 5.0  # s from a pod that is lost, or a RayJob that was deleted, to the
 # s in which Kubernetes says that a node is gone (50 s to miss it, 60 s until its pods go), and in which a run
 # whose pod is lost writes something more, or it is (Ray misses a worker within 70 s)
 LOST_S = 120.0
+TRIES_S = 60.0  # s in which the kubelet starts a container again, after 10 and 20 s, and a Job its pod
 OUTAGE_S = 900.0  # s for which the API server may not answer before the run is left alone
 OPERATOR_S = 120.0  # s after which a RayJob without a status or a pod has no operator
 SILENCE_S = 120.0  # s without a line after which the log is asked for again
@@ -65,15 +66,14 @@ class JobFollower:
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """Yield the run's messages until its event log is complete; raise SubmissionLost."""
-        job = {"fieldSelector": f"metadata.name={self._name}"}
-        watched = [("job", path("ray.io/v1", "RayJob", self._namespace), job)]
-        pods = {"labelSelector": f"{RUN}={self._group}"}
-        watched.append(("pods", path("v1", "Pod", self._namespace), pods))
-        targets = [(self._watch, arguments) for arguments in watched] + [(self._follow_log, ())]
-        for target, arguments in targets:
-            threading.Thread(
-                target=target, args=arguments, name=f"kuberay-{target.__name__}", daemon=True
-            ).start()
+        jobs, pods = path("ray.io/v1", "RayJob", self._namespace), path("v1", "Pod", self._namespace)
+        job, group = (
+            {"fieldSelector": f"metadata.name={self._name}"},
+            {"labelSelector": f"{RUN}={self._group}"},
+        )
+        threading.Thread(target=self._watch, args=("job", jobs, job), daemon=True).start()
+        threading.Thread(target=self._watch, args=("pods", pods, group), daemon=True).start()
+        threading.Thread(target=self._follow_log, daemon=True).start()
         try:
             while self._finished is None or clock.monotonic() < self._finished:
                 try:
@@ -129,14 +129,13 @@ class JobFollower:
             for name, pod in pods.items()
             if diagnosis.NODE_TYPE in pod["metadata"].get("labels", {})
         }
-        mine = [*own.values(), *filter(self._prints, pods.values())]
         if self._absence is None and self._ended is None and not self._failed:
             self._absence = next(diagnosis.vanished(self._present, own), None)
-        for problem in diagnosis.problems(mine):
-            if problem.fatal and (self._hint is None or problem.preempted > self._preempted):
-                self._hint = problem, clock.monotonic()
         self._present = own
         self.pods |= pods
+        for problem in self._problems(pods):
+            if self._hint is None or _weight(problem) > _weight(self._hint[0]):
+                self._hint = problem, clock.monotonic()
         if self._events == 0:
             waiting = self._waiting()
             yield from self._say(waiting or diagnosis.summary(own.values(), total=self._total))
@@ -213,10 +212,11 @@ class JobFollower:
             return refused or now - max(self._ended, self._event_time) > LATE_S
         if not self._answered and now - self._began > OPERATOR_S:
             return True
+        if self._hint is None:
+            return False
+        patience = TRIES_S if self._hint[0].passing else GRACE_S
         trains = self._events and not self._failed
-        return self._hint is not None and now - max(self._hint[1], self._event_time) > (
-            LOST_S if trains else GRACE_S
-        )
+        return now - max(self._hint[1], self._event_time) > (LOST_S if trains else patience)
 
     def _refresh(self) -> None:
         """Fetch the RayJob and its pods anew."""
@@ -228,7 +228,19 @@ class JobFollower:
                 raise
             self.see_job(None)
         answer = self._api.get(path("v1", "Pod", self._namespace), labelSelector=f"{RUN}={self._group}")
-        self.pods |= {pod["metadata"]["name"]: pod for pod in answer["items"]}
+        pods = {pod["metadata"]["name"]: pod for pod in answer["items"]}
+        self.pods |= pods
+        if self._hint and self._hint[0].passing:
+            problem = max(self._problems(pods), key=_weight, default=None)
+            self._hint = (problem, self._hint[1]) if problem else None
+
+    def _problems(self, pods: Mapping[str, Object]) -> Iterator[Problem]:
+        """Yield what is wrong with the pods of Ray, and with the newest of those that follow the output."""
+        return diagnosis.problems(
+            pod
+            for pod in pods.values()
+            if diagnosis.NODE_TYPE in pod["metadata"].get("labels", {}) or pod in self._submitters()[:1]
+        )
 
     def _read_rest(self) -> Iterator[dict[str, Any]]:
         """Yield what the log holds up to its present end; ApiError where it cannot be read."""
@@ -341,3 +353,8 @@ class JobFollower:
     def _lines(self, pod: Object, **query: str) -> Iterator[str]:
         endpoint = f"{path('v1', 'Pod', self._namespace, pod['metadata']['name'])}/log"
         return self._api.lines(endpoint, patience=SILENCE_S, container=SUBMITTER, **query)
+
+
+def _weight(problem: Problem) -> tuple[bool, bool]:
+    """Return by what one problem stands above another."""
+    return problem.preempted, not problem.passing

@@ -22,7 +22,11 @@ ACCOUNT = "mlbench-runner"
 SUBMITTER_REQUEST = {"cpu": "250m", "memory": "1Gi"}
 DATA, RESULTS, SCRATCH = "/data", "/results", "/tmp"  # paths in the pods
 MOUNTS = {"scratch": SCRATCH, "shared-memory": "/dev/shm"}
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "MLFLOW_DISABLE_TELEMETRY": "true"}
+# As a local Ray has it: workers have the priority of all that is measured (mlbench/clusters/ray_env.py).
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "MLFLOW_DISABLE_TELEMETRY": "true"}
+# A run cannot go on elsewhere, so that no autoscaler may empty its nodes to save some (kubernetes/autoscaler,
+# FAQ; karpenter.sh/docs/concepts/disruption)
+STAYS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 SPOT_LABELS = {
     "gke": ("cloud.google.com/gke-spot", "true"),  # GKE, "Spot VMs"
     "aws": ("eks.amazonaws.com/capacityType", "SPOT"),  # EKS, "Managed node groups"
@@ -136,7 +140,7 @@ def workers(experiment: Experiment, group: str) -> Object:
     # No two worker pods share a node, whichever run they are of: they would share what is measured.
     spec["affinity"] = {"podAntiAffinity": _together({ROLE: "worker"}, "kubernetes.io/hostname")}
     if config.topology and config.queue:
-        template["metadata"]["annotations"] = {"kueue.x-k8s.io/podset-required-topology": config.topology}
+        template["metadata"]["annotations"] |= {"kueue.x-k8s.io/podset-required-topology": config.topology}
     elif config.topology:
         spec["affinity"]["podAffinity"] = _together(labels, config.topology)
     return merged(template, config.worker_pod)
@@ -192,7 +196,7 @@ def pod(config: Config, labels: Object, container: Object, *, node_labels: Mappi
         "results": claim(config.results_claim),
     }
     return {
-        "metadata": {"labels": MANAGED | labels},
+        "metadata": {"labels": MANAGED | labels, "annotations": dict(STAYS)},
         "spec": {
             "serviceAccountName": ACCOUNT,
             "automountServiceAccountToken": False,

@@ -108,7 +108,13 @@ def run_objects(
     config = cluster_config(experiment)
     require_data(experiment)
     group = group or name
-    command = ["python", "-m", "mlbench.run", *pod_words(experiment, overrides, seed)]
+    uri = tracking_uri(experiment)
+    command = [
+        *("python", "-m", "mlbench.run", *pod_overrides(overrides), "cluster=attached", f"seed={seed}"),
+        *("force=true", f"data_root={pods.DATA}"),
+        f"output_root={pods.RESULTS if config.results_claim else f'{pods.SCRATCH}/runs'}",
+        *([f"tracking_uri={uri}"] if uri else []),
+    ]
     spec = _spec(config, group, [*_submission_time(name), *command], limit_s=config.limit_s)
     spec["submitterConfig"] = {"backoffLimit": 2}  # it only follows the log again
     if ray_cluster:
@@ -150,21 +156,6 @@ def _spec(config: Config, group: str, command: Sequence[str], *, limit_s: int) -
         "activeDeadlineSeconds": limit_s,
         "preRunningDeadlineSeconds": config.provision_s,
     }
-
-
-def pod_words(experiment: Experiment, overrides: Sequence[str], seed: int) -> list[str]:
-    """Return the command's words as the pod of the head gets them: the same run on an attached cluster."""
-    config = cluster_config(experiment)
-    uri = tracking_uri(experiment)
-    return [
-        *pod_overrides(overrides),
-        "cluster=attached",
-        f"seed={seed}",
-        "force=true",
-        f"data_root={pods.DATA}",
-        f"output_root={pods.RESULTS if config.results_claim else f'{pods.SCRATCH}/runs'}",
-        *([f"tracking_uri={uri}"] if uri else []),
-    ]
 
 
 def pod_overrides(overrides: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """A run as a RayJob: checked, created, followed and deleted."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mlbench.config.errors import UserError
@@ -80,14 +80,7 @@ class RayJobSubmission:
         pods = rayjob.worker_pods(experiment) + 1  # with the head; the submitter comes when they run
         self._follower = JobFollower(api, self._config.namespace, self.name, group=group, pods=pods)
         self._follower.see_job(job)
-
-    def messages(self) -> Iterator[dict[str, Any]]:
-        """Yield the messages of the run's event stream until it has ended; or raise SubmissionLost."""
-        return self._follower.messages()
-
-    def last_messages(self) -> Iterator[dict[str, Any]]:
-        """Yield what the event stream of a run that is to be deleted still holds; or raise SubmissionLost."""
-        return self._follower.last_messages()
+        self.messages, self.last_messages = self._follower.messages, self._follower.last_messages
 
     def description(self) -> dict[str, Any]:
         """Return the fields of record.JobSubmission that the cluster knows."""

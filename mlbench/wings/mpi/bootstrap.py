@@ -40,7 +40,9 @@ def start(store: Any, rank: int, size: int) -> None:
             del os.environ[name]
         MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
         MPI.COMM_WORLD.Barrier()
-        _unlink_shared_memory()
+        # All ranks have mapped the shared memory: without its names a killed rank leaves none.
+        for path in set(SHARED_MEMORY.findall(Path("/proc/self/maps").read_text())):
+            Path(path).unlink(missing_ok=True)
     world = MPI.COMM_WORLD
     if (world.rank, world.size) != (rank, size):
         raise RuntimeError(
@@ -98,12 +100,6 @@ def cuda_aware() -> bool:
     return False
 
 
-def _unlink_shared_memory() -> None:
-    """Remove the names of the shared memory that all ranks have mapped, so that a killed rank leaves none."""
-    for path in set(SHARED_MEMORY.findall(Path("/proc/self/maps").read_text())):
-        Path(path).unlink(missing_ok=True)
-
-
 def _serve(connection: socket.socket, store: Any, rank: int, size: int) -> None:
     """Answer one rank's PMI-1 requests until it ends; a store that fails ends the connection."""
     barriers = 0
@@ -115,7 +111,9 @@ def _serve(connection: socket.socket, store: Any, rank: int, size: int) -> None:
             try:
                 if command == "barrier_in":
                     barriers += 1
-                    _barrier(store, barriers, size)
+                    if store.add(f"pmi/barrier/{barriers}", 1) == size:
+                        store.set(f"pmi/passed/{barriers}", "1")
+                    store.wait([f"pmi/passed/{barriers}"])
                 answer = _answer(command, request, store, size)
             except RuntimeError:  # torch.distributed.DistError: the store is gone, or a rank did not come
                 return
@@ -140,7 +138,7 @@ def _answer(command: str, request: dict[str, str], store: Any, size: int) -> str
         case "finalize":
             return "cmd=finalize_ack rc=0"
         case "put":
-            store.set(_key(request), request["value"])
+            store.set(f"pmi/key/{request['key']}", request["value"])
             return "cmd=put_result rc=0 msg=success"
         case "get":
             value = _value(request, store, size)
@@ -150,22 +148,12 @@ def _answer(command: str, request: dict[str, str], store: Any, size: int) -> str
     return f"cmd={command}_result rc=-1"
 
 
-def _key(request: dict[str, str]) -> str:
-    """Return where the store holds what a rank told the others."""
-    return f"pmi/key/{request['key']}"
-
-
 def _value(request: dict[str, str], store: Any, size: int) -> str | None:
     """Return what `get` asks for; None where no rank has put it."""
     if request["key"] == "PMI_process_mapping":
         return process_mapping([store.get(f"pmi/host/{rank}").decode() for rank in range(size)])
-    return store.get(_key(request)).decode() if store.check([_key(request)]) else None
-
-
-def _barrier(store: Any, number: int, size: int) -> None:
-    if store.add(f"pmi/barrier/{number}", 1) == size:
-        store.set(f"pmi/passed/{number}", "1")
-    store.wait([f"pmi/passed/{number}"])
+    key = f"pmi/key/{request['key']}"
+    return store.get(key).decode() if store.check([key]) else None
 
 
 def _host() -> str:

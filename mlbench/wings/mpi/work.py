@@ -23,10 +23,6 @@ SPINS = 200  # looks before a waiting caller lets other processes have the core
 YIELDS = 2_000  # looks until it naps
 
 
-def _nothing() -> None:
-    pass
-
-
 class Work(TorchWork):
     """Some MPI requests and what is left to do when all are complete.
 
@@ -42,8 +38,8 @@ class Work(TorchWork):
         outputs: list[Tensor],
         *,
         timeout_s: float,
-        finish: Callable[[], object] = _nothing,
-        buffers: Sequence[Tensor] = (),
+        finish: Callable[[], object],
+        buffers: Sequence[Tensor],
     ) -> None:
         super().__init__()
         self._what, self._timeout_s = what, timeout_s
@@ -107,9 +103,7 @@ class Work(TorchWork):
         """Wait, as `wait` does."""
         self.wait()
 
-    def is_completed(self) -> bool:
-        """Return whether it has ended."""
-        return self.poll()
+    is_completed = poll
 
     def is_success(self) -> bool:
         """Return whether it has ended without a failure."""

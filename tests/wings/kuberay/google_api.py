@@ -25,7 +25,7 @@ class Google:
         self.resources: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in KINDS}
         self.changes: list[tuple[str, str, Any]] = []
         self.refused: tuple[str, str] | None = None  # a kind that cannot be created, and why
-        self.busy = 0  # so many deletions of a cluster are refused, as while it is being created
+        self.busy = 0  # so many changes of a cluster are refused, as while it is being created or resized
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -110,6 +110,8 @@ class Google:
             return 400, error(
                 400, "badRequest", f"{disk} disk type cannot be used by {machine} machine type."
             )
+        if kind == "nodePools" and self.busy:
+            return self.refuse_as_busy()
         if name in self.resources[kind]:
             return 409, error(409, "alreadyExists", f"{path}/{name} already exists")
         if "/regions/" in path:
@@ -128,11 +130,14 @@ class Google:
         self.resources[kind][name] = values
         return 200, self.operation(f"{path}/{name}", kind="insert")
 
+    def refuse_as_busy(self) -> tuple[int, dict[str, Any]]:
+        self.busy -= 1
+        text = f"Cluster is running incompatible operation operation-{self.busy}."
+        return 400, error(400, "failedPrecondition", text)
+
     def delete(self, kind: str, name: str, path: str) -> tuple[int, dict[str, Any]]:
         if kind == "clusters" and self.busy:
-            self.busy -= 1
-            text = f"Cluster is running incompatible operation operation-{self.busy}."
-            return 400, error(400, "failedPrecondition", text)
+            return self.refuse_as_busy()
         users = [f"{user}/{other}" for user in USES.get(kind, ()) for other in self.resources[user]]
         if users:
             text = f"The {kind} resource '{path}' is already being used by '{users[0]}'"

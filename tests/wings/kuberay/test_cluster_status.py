@@ -7,6 +7,7 @@ import pytest
 
 from mlbench import clock
 from mlbench.config.compose import hardware
+from mlbench.config.errors import UserError
 from mlbench.wings.kuberay.provisioning import journal, lifecycle, plan, status
 
 SETTINGS = {name: "" for name in ("hardware", "spot", "place", "allow", "context")} | {
@@ -70,6 +71,21 @@ def test_a_journal_that_a_crash_cut_off_is_read_to_there(lab: journal.Journal) -
     with (lab.folder / journal.FILE).open("a") as file:
         file.write('{"state": "gon')
     assert journal.load("lab").state == "up"
+    lab.append(state="gone")  # by a later command
+    assert journal.load("lab").state == "gone"
+
+
+def test_a_journal_that_cannot_be_read_keeps_no_other_cluster_from_being_reaped(
+    lab: journal.Journal, monkeypatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "down", lambda name, report: lab.append(state="gone"))
+    broken = journal.root() / "broken"
+    broken.mkdir()
+    (broken / journal.FILE).write_text("{}\n")
+    assert [row[0:3:2] for row in status.rows()] == [["lab", "up"], ["broken", "cannot be read"]]
+    with pytest.raises(UserError, match="broken/journal.jsonl cannot be read"):
+        lifecycle.reap(print, now=lab.spec.expires + 1)
+    assert journal.load("lab").state == "gone"
 
 
 def test_a_node_of_any_provider_has_the_price_that_one_states(tmp_path, monkeypatch) -> None:
@@ -87,6 +103,6 @@ def test_a_journal_whose_beginning_was_cut_off_blocks_no_name(tmp_path: Path, mo
     folder = journal.root() / "lab"
     folder.mkdir(parents=True)
     (folder / "journal.part").write_text('{"at": 1, "spec": {"na')
-    assert journal.journals() == []  # `list` and `reap` go on
+    assert journal.journals() == ([], {})  # `list` and `reap` go on
     assert journal.begin(spec).spec == spec
     assert [path.name for path in folder.iterdir()] == [journal.FILE]

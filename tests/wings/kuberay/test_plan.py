@@ -101,6 +101,16 @@ def test_a_mistake_is_refused_before_anything_is_made(provider, settings, senten
     assert not list(tmp_path.iterdir())
 
 
+def test_a_user_without_a_name_has_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user no file names."""
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert parse("gke").labels["mlbench-owner"] == "unknown"
+
+
 def test_a_cap_is_kept_to_the_cent_and_nodes_are_those_that_the_workers_need() -> None:
     settings = {"hardware": "aws_g4dn_12xlarge", "hours": "4"}  # four GPUs a node
     most = plan.usd_at_most(parse("aws", creating=False, **settings))

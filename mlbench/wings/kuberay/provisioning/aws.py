@@ -135,7 +135,9 @@ def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
     state = _state(spec, run)
     with ThreadPoolExecutor() as threads:
         listed = dict(zip(TAGGED, threads.map(lambda kind: _tagged(spec, run, kind), TAGGED), strict=True))
-        listed |= {"role": threads.submit(_roles, spec, run).result()}
+    path = f"/mlbench/{spec.id}/"  # of the cluster's IAM roles
+    roles = _listed(spec, run, "iam", "list-roles", "--path-prefix", path) or {}
+    listed |= {"role": [role["RoleName"] for role in roles.get("Roles", ())]}
     resources = _node_groups(spec, run, state) + _cluster(spec, run, state)
     for kind, names in listed.items():
         for name in names:
@@ -177,23 +179,20 @@ def _tagged(spec: ClusterSpec, run: Run, kind: str) -> list[str]:
     return _listed(spec, run, "ec2", describe, "--query", query, *filters) or []
 
 
-def _roles(spec: ClusterSpec, run: Run) -> list[str]:
-    """Return the cluster's IAM roles; their path has its id."""
-    answer = _listed(spec, run, "iam", "list-roles", "--path-prefix", f"/mlbench/{spec.id}/") or {}
-    return [role["RoleName"] for role in answer.get("Roles", ())]
-
-
 def _listed(spec: ClusterSpec, run: Run, *arguments: str) -> Any:
     step = _aws(spec, "", *arguments, "--output", "json")
     return json.loads(kubernetes.answer(run, step.argv) or "null")
 
 
+def _exists(spec: ClusterSpec, run: Run) -> bool:
+    names = _listed(spec, run, "eks", "list-clusters", "--query", "clusters")
+    return f"mlbench-{spec.name}" in (names or ())
+
+
 def _cluster(spec: ClusterSpec, run: Run, state: str) -> list[Resource]:
     """Return the EKS cluster where Terraform's state lacks it; it is ours where it carries the id."""
     name = f"mlbench-{spec.name}"
-    if f'"{name}"' in state and "aws_eks_cluster" in state:
-        return []
-    if name not in (_listed(spec, run, "eks", "list-clusters", "--query", "clusters") or ()):
+    if (f'"{name}"' in state and "aws_eks_cluster" in state) or not _exists(spec, run):
         return []
     arguments = ("eks", "describe-cluster", "--name", name, "--query", "cluster.tags")
     tags = _listed(spec, run, *arguments) or {}
@@ -204,9 +203,7 @@ def _cluster(spec: ClusterSpec, run: Run, state: str) -> list[Resource]:
 def _node_groups(spec: ClusterSpec, run: Run, state: str) -> list[Resource]:
     """Return the node groups that Terraform's state lacks of a cluster that it has, and could not delete."""
     cluster = f"mlbench-{spec.name}"
-    if "aws_eks_cluster" not in state:
-        return []
-    if cluster not in (_listed(spec, run, "eks", "list-clusters", "--query", "clusters") or ()):
+    if "aws_eks_cluster" not in state or not _exists(spec, run):
         return []
     arguments = ("eks", "list-nodegroups", "--cluster-name", cluster, "--query", "nodegroups")
     resources = []
@@ -215,28 +212,19 @@ def _node_groups(spec: ClusterSpec, run: Run, state: str) -> list[Resource]:
             names = ("--cluster-name", cluster, "--nodegroup-name", group)
             delete = _aws(spec, "delete the node group", "eks", "delete-nodegroup", *names)
             end = _aws(spec, "wait for its end", "eks", "wait", "nodegroup-deleted", *names)
-            resources += [
-                Resource("node group", group, True, delete),
-                Resource("nodes of", group, True, end),
-            ]
+            resources += [Resource("node group", group, True, delete), Resource("nodes of", group, True, end)]
     return resources
 
 
 def _attachments(spec: ClusterSpec, run: Run, gateway: str) -> list[Resource]:
     """Return what joins an internet gateway to VPCs: it cannot be deleted before."""
     query = ("--internet-gateway-ids", gateway, "--query", "InternetGateways[].Attachments[].VpcId")
-    return [
-        Resource(
-            "attachment of",
-            gateway,
-            True,
-            _aws(
-                spec, "detach the internet gateway", "ec2", "detach-internet-gateway",
-                "--internet-gateway-id", gateway, "--vpc-id", vpc,
-            ),
-        )
-        for vpc in _listed(spec, run, "ec2", "describe-internet-gateways", *query) or ()
-    ]  # fmt: skip
+    resources = []
+    for vpc in _listed(spec, run, "ec2", "describe-internet-gateways", *query) or ():
+        own = ("ec2", "detach-internet-gateway", "--internet-gateway-id", gateway, "--vpc-id", vpc)
+        step = _aws(spec, "detach the internet gateway", *own)
+        resources.append(Resource("attachment of", gateway, True, step))
+    return resources
 
 
 def _aws(spec: ClusterSpec, purpose: str, *arguments: str) -> ProvisioningStep:
@@ -250,20 +238,12 @@ def _kubeconfig(spec: ClusterSpec, run: Run) -> list[Resource]:
     entry = next((entry for entry in view.get("contexts") or () if entry["name"] == context(spec)), None)
     if entry is None:
         return []
-    names = {
-        "context": entry["name"],
-        "user": entry["context"]["user"],
-        "cluster": entry["context"]["cluster"],
-    }
-    return [
-        Resource(
-            f"kubeconfig {kind}",
-            name,
-            True,
-            ProvisioningStep(("kubectl", "config", f"delete-{kind}", name), kind),
-        )
-        for kind, name in names.items()
-    ]
+    names = entry["context"] | {"context": entry["name"]}
+    resources = []
+    for kind in ("context", "user", "cluster"):
+        delete = ProvisioningStep(("kubectl", "config", f"delete-{kind}", names[kind]), kind)
+        resources.append(Resource(f"kubeconfig {kind}", names[kind], True, delete))
+    return resources
 
 
 def _folder(spec: ClusterSpec) -> Path:

@@ -37,7 +37,8 @@ def context(spec: ClusterSpec) -> str:
 def create(spec: ClusterSpec) -> list[ProvisioningStep]:
     """Return the commands that make the cluster, with its worker pool at zero nodes."""
     name, region, beside = _own(spec), _region(spec), overhead("gke")
-    note = ("--description", _note(spec))
+    # The labels of the kinds that have none.
+    note = ("--description", " ".join(f"{label}={value}" for label, value in spec.labels.items()))
     labels = ",".join(f"{label}={value}" for label, value in spec.labels.items())
     size = f"--disk-size={spec.disk_gb or beside.disk_gb}"
     disk = (f"--disk-type={beside.disk_type}", size)
@@ -77,7 +78,7 @@ def create(spec: ClusterSpec) -> list[ProvisioningStep]:
             "--enable-autoscaling", "--min-nodes=0", f"--max-nodes={spec.nodes}",
             "--node-labels=mlbench/role=worker", *taint,
             # The cloud itself deletes a node that is older than the cluster may become.
-            f"--max-run-duration={round(spec.hours * HOUR)}s", f"--labels={labels}",
+            f"--max-run-duration={round(spec.hours * HOUR)}s", f"--labels={labels}", patience=BUSY,
         ),
         _gcloud(
             spec, "access for kubectl", "container", "clusters", "get-credentials", name,
@@ -126,11 +127,6 @@ def _own(spec: ClusterSpec) -> str:
 
 def _region(spec: ClusterSpec) -> str:
     return str(spec.place).rpartition("-")[0]
-
-
-def _note(spec: ClusterSpec) -> str:
-    """Return the labels as a description, for the kinds that have no labels."""
-    return " ".join(f"{label}={value}" for label, value in spec.labels.items())
 
 
 def _machine(spec: ClusterSpec) -> list[str]:

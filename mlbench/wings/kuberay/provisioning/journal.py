@@ -7,6 +7,7 @@ specification first, then every step before and after it ran, and the end once n
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,28 +86,36 @@ def load(name: str) -> Journal:
         lines = path.read_text().splitlines()
         spec = ClusterSpec.model_validate(json.loads(lines[0])["spec"])
     except FileNotFoundError:
-        names = ", ".join(journal.spec.name for journal in journals()) or "none"
+        names = ", ".join(journal.spec.name for journal in journals()[0]) or "none"
         raise UserError(f"no cluster {name} was made here", hint=f"there are: {names}") from None
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise UserError(f"{path} cannot be read: {error}", hint="delete the cluster in its cloud") from error
     return Journal(path.parent, spec, tuple(_events(lines[1:])))
 
 
-def journals() -> list[Journal]:
-    """Return the journals of all clusters that were made here, those that are gone included."""
-    return [load(path.parent.name) for path in sorted(root().glob(f"*/{FILE}"))]
+def journals() -> tuple[list[Journal], dict[str, UserError]]:
+    """Return the journals of all clusters that were made here, and by name why others cannot be read."""
+    logs: list[Journal] = []
+    faults: dict[str, UserError] = {}
+    for path in sorted(root().glob(f"*/{FILE}")):
+        try:
+            logs.append(load(path.parent.name))
+        except UserError as error:
+            faults[path.parent.name] = error
+    return logs, faults
 
 
 def _events(lines: list[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
-        try:
+        with suppress(ValueError):  # a line that a crash cut off
             yield json.loads(line)
-        except ValueError:
-            return  # the last line, cut off by a crash
 
 
 def _append(path: Path, values: dict[str, Any]) -> None:
+    line = json.dumps({"at": clock.wall(), **values}) + "\n"
+    if path.exists() and not path.read_bytes().endswith(b"\n"):  # a crash cut the last one off
+        line = "\n" + line
     with path.open("a") as file:
-        file.write(json.dumps({"at": clock.wall(), **values}) + "\n")
+        file.write(line)
         file.flush()
         os.fsync(file.fileno())

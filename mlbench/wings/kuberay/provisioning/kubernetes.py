@@ -57,11 +57,8 @@ def charts(spec: ClusterSpec, context: str, run: Run) -> list[Resource]:
             "helm", "uninstall", release["name"], "--namespace", release["namespace"],
             "--kube-context", context, "--wait", "--timeout", WAIT,
         )  # fmt: skip
-        resources.append(
-            Resource(
-                "chart", release["name"], True, ProvisioningStep(uninstall, f"uninstall {release['name']}")
-            )
-        )
+        step = ProvisioningStep(uninstall, f"uninstall {release['name']}")
+        resources.append(Resource("chart", release["name"], True, step))
     return resources
 
 

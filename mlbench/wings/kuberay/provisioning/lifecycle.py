@@ -42,7 +42,13 @@ def up(spec: ClusterSpec, report: Report) -> None:
     fails.
     """
     steps = provider(spec).create(spec)
-    _require_tools(steps)
+    needed = {step.argv[0] for step in steps} | {step.unless[0] for step in steps if step.unless}
+    missing = sorted(tool for tool in needed if shutil.which(tool) is None)
+    if missing:
+        raise UserError(
+            f"{', '.join(missing)} is not installed",
+            hint="; ".join(f"{tool}: {TOOLS[tool]}" for tool in missing),
+        )
     # The first write of all: whatever happens from here on, `down` and `reap` know the cluster.
     log = journal.begin(spec, _this_command())
     try:
@@ -97,12 +103,11 @@ def down(name: str, report: Report) -> None:
                 f"{names} does not carry the id {log.spec.id} of cluster {name}, so it is not deleted",
                 hint="delete it yourself if it is yours",
             )
-        if not any(resource.delete for resource in resources):
+        if not resources:
             break
         for resource in resources:
-            if resource.delete:
-                report(f"delete {resource.kind} {resource.name}")
-                perform(log, resource.delete, tolerant=True)
+            report(f"delete {resource.kind} {resource.name}")
+            perform(log, resource.delete, tolerant=True)
     if resources:
         names = ", ".join(f"{resource.kind} {resource.name}" for resource in resources)
         raise UserError(f"still there and perhaps billed: {names}", hint="delete it in the cloud's console")
@@ -118,8 +123,10 @@ def reap(report: Report, *, now: float) -> list[str]:
 
     What a command still creates or deletes is left to it.
     """
-    names, failed = [], []
-    for log in journal.journals():
+    names: list[str] = []
+    logs, faults = journal.journals()
+    failed = list(map(str, faults.values()))
+    for log in logs:
         if runs(*log.command):
             report(f"{log.spec.name} is left to the command that is at work on it (process {log.command[0]})")
         elif log.state in ("creating", "deleting") or (
@@ -188,13 +195,3 @@ def _await_survivor(log: Journal, report: Report) -> None:
         report(f"waits for a command of the killed one (process {last['pid']})")
         with suppress(psutil.Error):
             psutil.Process(last["pid"]).wait()
-
-
-def _require_tools(steps: Sequence[ProvisioningStep]) -> None:
-    needed = {step.argv[0] for step in steps} | {step.unless[0] for step in steps if step.unless}
-    missing = sorted(tool for tool in needed if shutil.which(tool) is None)
-    if missing:
-        raise UserError(
-            f"{', '.join(missing)} is not installed",
-            hint="; ".join(f"{tool}: {TOOLS[tool]}" for tool in missing),
-        )

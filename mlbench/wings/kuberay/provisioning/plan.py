@@ -1,17 +1,20 @@
 """What `up` would do: every command, and the price an hour."""
 
+import math
+import secrets
 import shlex
 from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
 
+from mlbench import clock
 from mlbench.config import compose
 from mlbench.config.errors import UserError, suggest
 from mlbench.config.experiment import Hardware
 from mlbench.record import format
 from mlbench.record.overhead import overhead
 from mlbench.wings.kuberay.config import require_fabric, require_kernels
-from mlbench.wings.kuberay.provisioning.spec import PROVIDERS, ClusterSpec, new_id, now, owner, require_name
+from mlbench.wings.kuberay.provisioning.spec import PROVIDERS, ClusterSpec, owner, require_name
 
 DEFAULT_HARDWARE = {
     "gke": "gcp_n1_t4", "aws": "aws_g4dn_xlarge", "kind": "local", "existing": "local"
@@ -35,7 +38,7 @@ def parse(name: str, settings: Mapping[str, str], *, creating: bool) -> ClusterS
         )
     spec = ClusterSpec(
         name=require_name(settings["name"] or chosen.replace("_", "-")),
-        id=new_id(),
+        id=secrets.token_hex(6),
         provider=name,  # type: ignore[arg-type]  (checked above)
         hardware=hardware,
         workers=int(_number(settings, "workers", 1)),
@@ -43,7 +46,7 @@ def parse(name: str, settings: Mapping[str, str], *, creating: bool) -> ClusterS
         hours=_number(settings, "hours", 0.1) if settings["hours"] else 4.0,
         max_usd=_number(settings, "max_usd", 0.01) if settings["max_usd"] else None,
         owner=owner(),
-        created=now(),
+        created=math.floor(clock.wall()),
         project=settings["project"] or None,
         place=settings["place"] or None,
         disk_gb=int(_number(settings, "disk_gb", 50)) if settings.get("disk_gb") else None,
@@ -62,7 +65,11 @@ def parse(name: str, settings: Mapping[str, str], *, creating: bool) -> ClusterS
 def text(spec: ClusterSpec) -> str:
     """Return the commands in order, then the price an hour and what it buys."""
     steps = provider(spec).create(spec)
-    lines = [f"# {spec.provider}: {_size(spec)}; nothing is done by this command"]
+    size = (
+        f"{format.counted(spec.workers, 'worker')} on {format.counted(spec.nodes, 'node')} of "
+        f"{spec.hardware.name}" + (f" in {spec.place}" if spec.place else "")
+    )
+    lines = [f"# {spec.provider}: {size}; nothing is done by this command"]
     for number, step in enumerate(steps, 1):
         condition = f", unless `{shlex.join(step.unless)}` succeeds" if step.unless else ""
         lines += [f"# {number}. {step.purpose}{condition}", shlex.join(step.argv)]
@@ -129,13 +136,6 @@ def _require_cap(spec: ClusterSpec, settings: Mapping[str, str]) -> None:
             f"{spec.hours:g} h could cost {format.usd(most)}, which is above max_usd={spec.max_usd:g}",
             hint=f"say hours={fitting:.1f}, fewer workers, or another cap",
         )
-
-
-def _size(spec: ClusterSpec) -> str:
-    return (
-        f"{format.counted(spec.workers, 'worker')} on {format.counted(spec.nodes, 'node')} of "
-        f"{spec.hardware.name}" + (f" in {spec.place}" if spec.place else "")
-    )
 
 
 def _number(settings: Mapping[str, str], setting: str, least: float) -> float:

@@ -1,18 +1,16 @@
 """What a cluster is to be, as commands and journal hold it, and the commands of a plan."""
 
-import datetime
 import getpass
-import math
 import re
-import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from subprocess import CompletedProcess
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mlbench import clock
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import FrozenModel, Hardware, Machine, PositiveFloat, PositiveInt
 from mlbench.record.cost import nodes
@@ -59,7 +57,8 @@ class ClusterSpec(FrozenModel):
             "mlbench-cluster": self.name,
             "mlbench-id": self.id,
             "mlbench-owner": self.owner,
-            "mlbench-expires": label_time(self.expires),
+            # of two such texts the later one is the greater
+            "mlbench-expires": datetime.fromtimestamp(self.expires, UTC).strftime("%Y%m%dt%H%M%Sz"),
         }
 
     @property
@@ -106,7 +105,7 @@ class Resource:
     kind: str
     name: str
     ours: bool
-    delete: ProvisioningStep | None  # None: it goes with another one
+    delete: ProvisioningStep
 
 
 Run = Callable[[Sequence[str]], CompletedProcess[str]]
@@ -122,21 +121,8 @@ def require_name(name: str) -> str:
     return name
 
 
-def label_time(seconds: float) -> str:
-    """Return a time (s since 1970) as a label has it; of two such texts the later one is the greater."""
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y%m%dt%H%M%Sz")
-
-
-def new_id() -> str:
-    """Return an id that no other cluster has."""
-    return secrets.token_hex(6)
-
-
 def owner() -> str:
     """Return this user's name as clouds take it in a label."""
-    return re.sub(r"[^a-z0-9-]", "-", getpass.getuser().lower())[:40] or "unknown"
-
-
-def now() -> float:
-    """Return the wall clock in whole seconds since 1970."""
-    return float(math.floor(clock.wall()))
+    with suppress(OSError, KeyError):  # a user without a name, e.g. in a container
+        return re.sub(r"[^a-z0-9-]", "-", getpass.getuser().lower())[:40]
+    return "unknown"

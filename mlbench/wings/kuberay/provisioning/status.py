@@ -15,6 +15,7 @@ HEADINGS = ("name", "provider", "state", "hardware", "workers", "USD/h", "expire
 def rows() -> list[list[str]]:
     """Return a row for every cluster that is not gone, under HEADINGS."""
     now = clock.wall()
+    logs, faults = journal.journals()
     return [
         [
             log.spec.name,
@@ -26,9 +27,9 @@ def rows() -> list[list[str]]:
             clock.iso(log.spec.expires)[:16] if log.spec.billed else "-",
             format.usd(usd_at_most(log, now)) if log.spec.billed else "-",
         ]
-        for log in journal.journals()
+        for log in logs
         if log.state != "gone"
-    ]
+    ] + [[name, "-", "cannot be read", *"-----"] for name in faults]
 
 
 def usd_at_most(log: Journal, now: float) -> float:
