@@ -21,6 +21,7 @@ from mlbench import results
 from mlbench.config.errors import UserError
 from mlbench.config.store_uri import default_store
 from mlbench.record import events, reader, run_folders, study
+from mlbench.record.build_record import build_record
 from mlbench.terminal import run_table
 from mlbench.tracking.client import open_client
 
@@ -56,6 +57,41 @@ def test_list_as_json_is_for_scripts(root: Path, capsys: Any) -> None:
     first, second = json.loads(capsys.readouterr().out)
     assert (first["run"], first["time_to_accuracy"], first["best"]) == ("2026-a-1", 4.0, 90.0)
     assert second["time_to_accuracy"] is None
+
+
+def test_list_marks_a_run_whose_log_contradicts_itself(root: Path, capsys: Any) -> None:
+    """Its clock says that half of its epoch is missing."""
+    log = root / "2026-a-1" / events.NAME
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines:
+        if line["key"] == "validation":
+            line["value"]["elapsed"] /= 2
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    build_record(events.read(log)).save(log.parent)
+    assert results.main(["list", f"output_root={root}"]) == 0
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert "goal_reached, contradictory" in first and "contradictory" not in second
+    assert results.main(["list", f"output_root={root}", "--json"]) == 0
+    marked, clean = json.loads(capsys.readouterr().out)
+    assert marked["status"] == "goal_reached" and marked["contradictions"] and clean["contradictions"] == []
+
+
+def test_a_log_without_the_value_of_its_configuration_is_told(root: Path, capsys: Any) -> None:
+    log = root / "2026-a-1" / events.NAME
+    log.write_text('{"key": "run_configuration"}\n')
+    assert results.main(["verify", f"output_root={root}"]) == 1
+    assert "2026-a-1: different: the event log is damaged" in capsys.readouterr().out
+
+
+def test_an_answer_says_that_its_log_of_attempts_is_lost(tmp_path: Path, capsys: Any) -> None:
+    root = sample.copy(tmp_path / "there")
+    log = study.folder(root, sample.STUDY) / study.LOG
+    lost = "study two-cores: its log trials.jsonl has no attempt at 12 of 12 planned runs"
+    for gone in (False, True):
+        if gone:
+            log.unlink()
+        results.main(["show", f"study:{sample.STUDY}", f"output_root={root}"])
+        assert (lost in capsys.readouterr().err) == gone
 
 
 def test_a_damaged_record_is_named_and_the_others_listed(root: Path, capsys: Any) -> None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from mlbench import clock
 from mlbench.analysis import select
 from mlbench.config.errors import UserError
-from mlbench.record import cost, events, fields, provenance, run_folders
+from mlbench.record import events, fields, provenance, run_folders
 from mlbench.record.reader import EDITED
 from mlbench.record.record import Record
 
@@ -33,7 +33,7 @@ SELECTED = ("run", "status", "source", "seed", "key", "eligible")  # fields in w
 SHOWN = [field for field in fields.FIELDS if field.heading and not field.setting]
 SHARED = [field for field in fields.FIELDS if field.heading and field.setting]
 # A list of values is half as long as one with their names.
-OWN = tuple(dict.fromkeys([*SELECTED, *(field.name for field in SHOWN), "cost_elsewhere"]))
+OWN = tuple(dict.fromkeys([*SELECTED, *(field.name for field in SHOWN), "cost_elsewhere", "contradictions"]))
 SCHEMA = """
 CREATE TABLE file (sources TEXT, folder TEXT, checksum INTEGER);
 CREATE TABLE point (number INTEGER, shared TEXT);
@@ -63,7 +63,7 @@ class IndexEntry(NamedTuple):
 
 def own_values(record: Record) -> dict[str, Any]:
     """Return what the runs of one point differ in, in JSON types and in the order of OWN; times in s."""
-    values = fields.flat(record, SHOWN) | {"cost_elsewhere": cost.of_other_node(record), "key": record.key}
+    values = fields.flat(record, SHOWN) | {"cost_elsewhere": record.is_cost_elsewhere, "key": record.key}
     return {name: values[name] if name in values else getattr(record, name) for name in OWN}
 
 

@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import (
-    ValidationError,
-)
+from pydantic import ValidationError
 
 import mlbench
 from mlbench.config import complaints, overrides, plugins
@@ -141,8 +139,10 @@ def undeclared(recorded: Mapping[str, Any], declared: Sequence[Deviation]) -> li
 
 def _reference_differences(recorded: Mapping[str, Any]) -> tuple[Deviation, ...]:
     task = recorded["task"]
-    free = ("cluster", "network")  # groups whose fields are all free in the closed division
-    values = [f"{group}={recorded[group]['name']}" for group in plugins.GROUPS if group not in free]
+    beside = {"cluster", "network"}  # groups whose fields are all free in the closed division
+    if not plugins.load("sync", recorded["sync"]["name"]).Config.CLOSED:
+        beside |= {"sync"}  # the reference has another
+    values = [f"{group}={recorded[group]['name']}" for group in plugins.GROUPS if group not in beside]
     layers = {"scale": recorded["scale"], "task.recipe": task["recipe"], "task.dataset": task["dataset"]}
     reference = compose([*values, *(f"{name}={value}" for name, value in layers.items())])
     return deviations(recorded, reference.plain(), _of_task(reference))

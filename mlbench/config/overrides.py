@@ -40,6 +40,7 @@ LAYERS = {"task.recipe": "recipes", "scale": "scales"}  # overrides that choose 
 DATASETS = "datasets"  # the part, where there is one, with other data sets of mini scale: task.dataset=NAME
 
 VERBATIM = ("task.args", "task.metric", "task.path")  # text of the user's own, which Hydra's grammar refuses
+NAMES = ("study", "data_root", "output_root")  # text, also where it looks like a number, e.g. study=2026
 SEVERAL = re.compile(r"""("[^"]*"|'[^']*')(,("[^"]*"|'[^']*'))+""")  # of them, for a sweep
 
 
@@ -72,6 +73,8 @@ def parse(arguments: Sequence[str]) -> Overrides:
         name = override.key_or_group
         if override.is_add() or override.is_force_add() or override.is_delete():
             result.errors.append(f"{word!r}: keys cannot be added or removed, write name=value")
+        elif override.package is not None:
+            result.errors.append(f"{word!r}: no group is put elsewhere with @, write {name}=NAME")
         elif name == SEARCH_PATH:
             continue
         elif name.startswith("hydra."):
@@ -122,9 +125,8 @@ def quoted(word: str) -> str:
         # Hydra reads a backslash as itself, but before a quote.
         value = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + (match[2] and "\\'"), value)
         return f"{name}='{value}'"
-    plain = not value.isascii() and all(
-        character.isalnum() or character in "_-./:+@% " for character in value
-    )
+    text = not value.isascii() or name in NAMES and value not in ("", "null")
+    plain = text and all(character.isalnum() or character in "_-./:+@% " for character in value)
     return f"{name}='{value}'" if plain else word
 
 
@@ -246,11 +248,11 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
     defaults = {"task.recipe": task["recipe"], "scale": composed["scale"]}
     for name, part in LAYERS.items():
         layers = task.pop(part)
-        chosen = overrides.values.get(name, defaults[name])
+        chosen = str(overrides.values.get(name, defaults[name]))
         if chosen in layers:
             task.update(layers[chosen])
         else:
-            overrides.errors.append(f"{name}={chosen} is unknown{suggest(str(chosen), list(layers))}")
+            overrides.errors.append(f"{name}={chosen} is unknown{suggest(chosen, list(layers))}")
             overrides.values.pop(name, None)
         parent = task if name == "task.recipe" else composed
         parent[name.removeprefix("task.")] = chosen if chosen in layers else defaults[name]
@@ -263,7 +265,7 @@ def _choose_dataset(task: dict[str, Any], scale: str, overrides: Overrides) -> N
     offered, chosen = task.pop(DATASETS, {}), overrides.values.get("task.dataset")
     if "dataset" not in task or chosen == task["dataset"] or chosen is None or not offered:
         return
-    if chosen not in offered:
+    if str(chosen) not in offered:
         datasets = [task["dataset"], *(offered if scale == "mini" else ())]
         overrides.errors.append(
             f"task.dataset={chosen} is unknown: {task['name']} has {', '.join(datasets)} at {scale} scale"

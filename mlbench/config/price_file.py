@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from mlbench.config.errors import UserError
+from mlbench.config.errors import UserError, first_line
 from mlbench.config.experiment import Price
 
 PRICES = TypeAdapter(dict[str, Price])
@@ -38,12 +38,10 @@ def read() -> dict[str, Price]:
         return {}
     try:
         return PRICES.validate_python(yaml.safe_load(file.read_text()) or {})
-    except (yaml.YAMLError, ValidationError) as error:
-        reason = str(error).splitlines()[1 if isinstance(error, ValidationError) else 0]
-        raise UserError(
-            f"{file} is not a price file: {reason}",
-            hint=HINT,
-        ) from error
+    except ValidationError as error:
+        raise UserError(f"{file} is not a price file: {_fault(error)}", hint=HINT) from error
+    except (OSError, ValueError, yaml.YAMLError) as error:  # a folder, another encoding
+        raise UserError(f"{file} is not a price file: {first_line(error)}", hint=HINT) from error
 
 
 def write(values: dict[str, dict[str, Any]]) -> Path:
@@ -54,11 +52,15 @@ def write(values: dict[str, dict[str, Any]]) -> Path:
     try:
         prices = read() | PRICES.validate_python(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", hint=HINT) from error
+        raise UserError(_fault(error), hint=HINT) from error
     file = path()
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
     part.write_text(yaml.safe_dump(PRICES.dump_python(prices), sort_keys=False))
     part.replace(file)
     return file
+
+
+def _fault(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -38,13 +38,16 @@ class Attempts(NamedTuple):
 class History(NamedTuple):
     """What the studies below an output_root know of a point, whatever became of its runs.
 
-    - planned: all of its seeds; drawn: those that a sweep drew.
+    - planned: all of its seeds; drawn: those that a sweep drew; logged: those that have an attempt in a log.
     - deleted: the runs that the studies' logs name and that have no readable record any more.
+    - unfinished: those of them that go on, or were killed and are not concluded yet.
     """
 
     planned: frozenset[int] = frozenset()
     drawn: frozenset[int] = frozenset()
+    logged: frozenset[int] = frozenset()
     deleted: frozenset[str] = frozenset()
+    unfinished: frozenset[str] = frozenset()
 
 
 def by_seed(records: Iterable[Record]) -> list[Attempts]:

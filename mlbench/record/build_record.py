@@ -9,8 +9,9 @@ import mlbench
 from mlbench import clock
 from mlbench.config.errors import UserError, is_comparable, unreadable
 from mlbench.config.experiment import Experiment
-from mlbench.config.goal import Goal, better
+from mlbench.config.goal import Direction, Goal
 from mlbench.record import cost, energy, log_consistency, node_types, noise, official
+from mlbench.record.log_consistency import Log, Measured
 from mlbench.record.phases import EXPOSED, TRAIN_STEP, UNDIVIDED, PhaseTimes, merged, percentiles, phase_names
 from mlbench.record.record import (
     FINISHED,
@@ -27,7 +28,6 @@ from mlbench.record.record import (
     WorkerResult,
 )
 
-Log = Sequence[dict[str, Any]]  # the events of one run, in their order
 RankTimes = list[list[PhaseTimes]]  # of each rank one entry a validation
 FABRIC_GPUS = 8  # of a node from which on clouds and vendors sell it with a fabric between nodes, 2026-11-24
 NOT_RETURNED = WorkerResult(status="failed")  # what is known of workers that returned nothing
@@ -45,7 +45,8 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
     end = run_end(log)
     experiment = start.experiment
     result = end.result or NOT_RETURNED
-    measured = _measured(log)
+    stretches = log_consistency.stretches(log)
+    measured = _measured(stretches)
     validations = [validation for validation, _ in measured]
     per_rank = [list(rank) for rank in zip(*(ranks for _, ranks in measured), strict=True)]
     status, error = _status(end, result, validations, experiment.target)
@@ -58,6 +59,7 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
     flops = result.flops_per_sample
     totals = _totals(per_rank, elapsed=validations[-1].elapsed if validations else 0.0)
     rate = totals["samples_per_s"]
+    flops_per_s = flops * rate if flops and rate else None
     disturbed = _disturbances(end, result.nodes)
     if disturbed:  # measured while it ran, so the load before it says nothing more
         quiet = [warning for warning in start.warnings if "load average" not in warning]
@@ -74,12 +76,13 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
     startup, startup_time = _startup(log, start, end, result, restarted=bool(restarts))
     contradictions = log_consistency.contradictions(
         log,
+        stretches,
         start,
         end,
         result,
         startup=startup,
         startup_time=startup_time,
-        flops_per_s=flops * rate if flops and rate else None,
+        flops_per_s=flops_per_s,
     )
     caveats += [f"{log_consistency.CAVEAT}{sentence}" for sentence in contradictions]
     warnings = {sentence for node in result.nodes for sentence in node.warnings}
@@ -126,15 +129,15 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
             direction=task.direction,
             ended=status in ("goal_not_reached", "completed"),
         ),
-        best=_best(validations, task.metric, task.direction),
+        best=best(validations, task.metric, task.direction),
         epochs=validations[-1].epoch if validations else 0.0,
         steps=validations[-1].step if validations else 0,
         sample_unit=_unit(log) or result.sample_unit,
         flops_per_sample=flops,
         gradient_bytes=result.gradient_bytes,
         peak_memory_bytes=result.peak_memory_bytes,
-        model_flops_per_s=flops * rate if flops and rate else None,
-        mfu=_mfu(experiment, flops * rate) if flops and rate and not other_hardware else None,
+        model_flops_per_s=flops_per_s,
+        mfu=_mfu(experiment, flops_per_s) if flops_per_s and not other_hardware else None,
         cost=None
         if other_hardware
         else cost.cost(
@@ -193,7 +196,7 @@ def verify_against_log(record: Record, log: Log) -> None:
 
 def run_start(log: Log) -> RunStart:
     """Return what the log says of the run's begin; UserError where this version cannot read it."""
-    value = next((event["value"] for event in log if event["key"] == "run_configuration"), None)
+    value = next((event.get("value") for event in log if event["key"] == "run_configuration"), None)
     try:
         return RunStart.model_validate(value)
     except ValueError as error:
@@ -239,26 +242,17 @@ def _submission(log: Log) -> JobSubmission | None:
     return JobSubmission.model_validate(values[-1]) if values else None
 
 
-def _measured(log: Log) -> list[tuple[Validation, list[PhaseTimes]]]:
+def _measured(stretches: Sequence[Sequence[Measured]]) -> list[Measured]:
     """Return each validation with every rank's times up to it.
 
     After a failure the run repeats what came after its last checkpoint; what was measured of that before the
     failure is in the clock's time but no part of the run that reached the goal.
     """
-    entries: list[tuple[Validation, list[PhaseTimes]]] = []
-    failed = False
-    for event in log:
-        if event["key"] == "worker_failure":
-            failed = True
-        if event["key"] == "validation":
-            validation = Validation.model_validate(event["value"])
-            if failed:
-                while entries and entries[-1][0].step >= validation.step:
-                    entries.pop()
-                failed = False
-            entries.append(
-                (validation, [PhaseTimes.from_plain(rank) for rank in event["metadata"]["phase_times"]])
-            )
+    entries: list[Measured] = []
+    for stretch in stretches:
+        while stretch and entries and entries[-1][0].step >= stretch[0][0].step:
+            entries.pop()
+        entries += stretch
     return entries
 
 
@@ -375,13 +369,10 @@ def _disturbances(end: RunEnd, nodes: list[Node]) -> list[str]:
     return sentences
 
 
-def _best(validations: Sequence[Validation], metric: str, direction: Any) -> float | None:
-    best = None
-    for validation in validations:
-        value = validation.metrics.get(metric)
-        if value is not None and better(value, best, direction):
-            best = value
-    return best
+def best(validations: Sequence[Validation], metric: str, direction: Direction) -> float | None:
+    """Return the best finite value of a metric; None without one."""
+    values = [value for v in validations if (value := v.metrics.get(metric)) is not None]
+    return (max if direction == "max" else min)(values, default=None)
 
 
 def _mfu(experiment: Experiment, flops_per_s: float) -> float | None:
@@ -477,7 +468,7 @@ def intervals(per_rank: RankTimes) -> list[ValidationInterval]:
 
 
 def accuracy_after(
-    validations: Sequence[Validation], *, metric: str, budget: float, direction: str, ended: bool
+    validations: Sequence[Validation], *, metric: str, budget: float, direction: Direction, ended: bool
 ) -> float | None:
     """Return the best validation value within `budget` seconds; None if the run stopped earlier.
 
@@ -485,9 +476,4 @@ def accuracy_after(
     """
     if not validations or (validations[-1].elapsed < budget and not ended):
         return None
-    values = [
-        value
-        for validation in validations
-        if validation.elapsed <= budget and (value := validation.metrics.get(metric)) is not None
-    ]
-    return (max if direction == "max" else min)(values, default=None)
+    return best([validation for validation in validations if validation.elapsed <= budget], metric, direction)

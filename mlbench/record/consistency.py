@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from mlbench.record import cost
-from mlbench.record.build_record import accuracy_after
+from mlbench.record.build_record import accuracy_after, best
 from mlbench.record.node_types import other_hardware
 from mlbench.record.record import Record
 
@@ -39,10 +39,7 @@ def _derived(record: Record) -> Iterator[tuple[str, object, object]]:
         yield "status", record.status, "goal_reached" if reached else "another"
     to_goal = last.elapsed if last and record.status == "goal_reached" else None
     yield "time_to_accuracy", record.time_to_accuracy, to_goal
-    values = [
-        value for validation in validations if (value := validation.metrics.get(task.metric)) is not None
-    ]
-    yield "best", record.best, (max if task.direction == "max" else min)(values, default=None)
+    yield "best", record.best, best(validations, task.metric, task.direction)
     in_time = accuracy_after(
         validations,
         metric=task.metric,

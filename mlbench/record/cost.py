@@ -1,22 +1,10 @@
 """What a run costs: nodes, hours and the price that its hardware profile states."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from mlbench.config.division import Deviation
 from mlbench.config.experiment import Experiment, Hardware
 from mlbench.record.overhead import hourly, overhead
-
-
-class Priced(Protocol):
-    """What `of_other_node` needs of a Record."""
-
-    @property
-    def caveats(self) -> Sequence[str]: ...
-    @property
-    def deviations(self) -> Sequence[Deviation]: ...
 
 
 @dataclass(frozen=True)
@@ -57,13 +45,6 @@ class Cost:
     date: str  # ISO date of the price
     source: str
     whole: Bill | None = None  # None: the run was on no cluster, or the hardware is no cloud's machine
-
-
-def of_other_node(record: Priced) -> bool:
-    """Return whether a run's price is not its machine's: it says so, or the command changed the profile."""
-    changed = {f"hardware.{name}" for name in ("cpus", "gpus", "gpu_model", "workers_per_node")}
-    mismatch = any("this hardware's" in caveat for caveat in record.caveats)
-    return mismatch or any(deviation.field in changed for deviation in record.deviations)
 
 
 def nodes(hardware: Hardware, workers: int) -> int:

@@ -6,7 +6,7 @@ or a clock was wrong; its times are no measurement.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mlbench.config.errors import is_comparable
@@ -18,7 +18,7 @@ from mlbench.record.noise import MIN_SECONDS, Interference
 from mlbench.record.phases import PhaseTimes
 from mlbench.record.record import FINISHED, Node, RunEnd, RunStart, Startup, Validation, WorkerResult
 
-Log = Sequence[dict[str, Any]]
+Log = Sequence[dict[str, Any]]  # the events of one run, in their order
 Measured = tuple[Validation, list[PhaseTimes]]
 
 CAVEAT = "the log contradicts itself: "  # begins the caveat of each contradiction
@@ -37,6 +37,7 @@ SPREAD = 0.25  # by which steps per epoch of texts, whose chunks are drawn, diff
 
 def contradictions(
     log: Log,
+    stretches: Sequence[Sequence[Measured]],
     start: RunStart,
     end: RunEnd,
     result: WorkerResult,
@@ -47,9 +48,8 @@ def contradictions(
 ) -> list[str]:
     """Return where a log contradicts itself, one sentence each; empty for an honest one.
 
-    `flops_per_s` are model FLOP/s of all ranks.
+    `stretches` are those of the log; `flops_per_s` are model FLOP/s of all ranks.
     """
-    stretches = _stretches(log)
     every = [each for stretch in stretches for each in stretch]
     sentences = [
         *_of_identity(start),
@@ -77,8 +77,8 @@ def sealed(log: Log) -> bool:
     return any(event["key"] == "run_result" and "sha256" in event["metadata"] for event in log)
 
 
-def _stretches(log: Log) -> list[list[Measured]]:
-    """Return the validations between two starts of the workers."""
+def stretches(log: Log) -> list[list[Measured]]:
+    """Return the validations between two starts of the workers, each with every rank's times up to it."""
     stretches: list[list[Measured]] = [[]]
     for event in log:
         if event["key"] == "worker_failure":
@@ -337,7 +337,7 @@ def _of_interference(what: Interference | None, hostname: str, logical_cpus: int
 def _of_rates(experiment: Experiment, nodes: Sequence[Node], flops_per_s: float | None) -> Iterator[str]:
     """No run computes faster than its nodes did when they were calibrated."""
     cuda = experiment.backend.device == "cuda"
-    rates = [_calibrated(node.calibration, cuda=cuda) for node in nodes]
+    rates = [node.calibration.get(f"{'cuda' if cuda else 'cpu'}_gemm_flops_per_s") for node in nodes]
     if flops_per_s is None or not rates or None in rates:
         return
     devices = experiment.workers / len(rates) if cuda else 1  # of a node; one GPU is calibrated
@@ -375,7 +375,3 @@ def _of_values(
     units = {event["metadata"].get("unit") for event in log if event["key"] == "validation"} - {None}
     if units and units != {result.sample_unit}:
         yield f"its samples are {' and '.join(sorted(units | {result.sample_unit}))}"
-
-
-def _calibrated(rates: Mapping[str, float], *, cuda: bool) -> float | None:
-    return rates.get(f"{'cuda' if cuda else 'cpu'}_gemm_flops_per_s")

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict
+from mlbench.config.experiment import FrozenModel
 
 OTHERS_SHARE = 0.10  # of the CPUs: workers that use them all are slowed down by about as much
 STEAL_SHARE = 0.02  # of the CPUs; a hypervisor that is not overbooked steals less than 1 %
@@ -13,10 +13,8 @@ AT_BEGIN = "when the run began"  # ends the sentence about what disturbed the st
 MIN_SECONDS = 0.5  # s; CPU time is counted in steps of 10 ms (Linux), so shorter spans tell nothing
 
 
-class Interference(BaseModel):
+class Interference(FrozenModel):
     """What else used the CPUs of one node over some time, as a mean."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seconds: float  # s that were looked at
     cpus: float  # CPUs that the run may use there

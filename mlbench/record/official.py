@@ -152,6 +152,7 @@ def of_point(runs: Sequence[Record], attempts: Sequence[Record], history: Histor
     runs: those that count, one a seed; attempts: all of the point.
     """
     counted, drawn = {run.seed for run in runs}, history.drawn
+    unlogged = drawn - history.logged
     given = ({run.seed for run in attempts} | history.planned) - drawn
     interrupted = sum(run.status in ("interrupted", "preempted") for run in attempts)
     numbers = {
@@ -159,7 +160,9 @@ def of_point(runs: Sequence[Record], attempts: Sequence[Record], history: Histor
         < FEWEST_SEEDS,
         f"of its seeds {len(given)} were chosen and not drawn": given,
         f"of its seeds {len(drawn - counted)} have no result": drawn - counted,
+        f"of its seeds {len(unlogged)} have no attempt in a study's log": unlogged,
         f"of its attempts {len(history.deleted)} were deleted or cannot be read": history.deleted,
+        f"of its attempts {len(history.unfinished)} go on, or were killed": history.unfinished,
         f"of its attempts {interrupted} were interrupted or preempted": interrupted,
         "half of its runs or more missed the goal": 2 * sum(run.status not in REACHED for run in runs)
         >= len(runs),

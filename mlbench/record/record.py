@@ -15,7 +15,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    field_serializer,
+    PlainSerializer,
     model_validator,
 )
 
@@ -79,7 +79,7 @@ def recorded(experiment: Any) -> Any:
     return {**values, **parts}
 
 
-RecordedExperiment = Annotated[Experiment, BeforeValidator(recorded)]
+RecordedExperiment = Annotated[Experiment, BeforeValidator(recorded), PlainSerializer(Experiment.plain)]
 
 
 class RankStats(Values):
@@ -287,10 +287,6 @@ class RunStart(Values):
     source: str = "mlbench"
     imported: Imported | None = None
 
-    @field_serializer("experiment")
-    def _experiment(self, experiment: Experiment) -> dict[str, Any]:
-        return experiment.plain()
-
 
 class WorkerResult(Values):
     """What the workers know at their end and the log does not yet hold."""
@@ -397,16 +393,19 @@ class Record(Extended):
     profile: Profile | None = None  # None: no profile=N, or too few steps for its warm-up
     recorded_in: str | None = Field(default=None, exclude=True)  # the output_root, where `load` finds another
 
-    @field_serializer("experiment")
-    def _experiment(self, experiment: Experiment) -> dict[str, Any]:
-        return experiment.plain()
-
     @property
     def origin(self) -> str:
         """Where the numbers come from: mlbench (measured here), imported, copied, or another suite's name."""
         if self.source != "mlbench":
             return self.source
         return "imported" if self.imported else "copied" if self.recorded_in else self.source
+
+    @property
+    def is_cost_elsewhere(self) -> bool:
+        """Whether the price is another machine's: a caveat says so, or the command changed the profile."""
+        changed = {f"hardware.{name}" for name in ("cpus", "gpus", "gpu_model", "workers_per_node")}
+        mismatch = any("this hardware's" in caveat for caveat in self.caveats)
+        return mismatch or any(deviation.field in changed for deviation in self.deviations)
 
     @property
     def end_time(self) -> float:

@@ -133,7 +133,14 @@ def study(
         plans = sorted(path.parent.name for path in (output_root / "studies").glob(f"*/{studies.PLAN}"))
         raise UserError(f"there is no study {name!r}", hint=f"studies: {', '.join(plans) or 'none'}")
     if complain and plan:
-        done, trials = {(run.key, run.seed) for run in planned}, studies.trials(plan)
-        if missing := sum((trial.point.key, trial.seed) not in done for trial in trials):
+        trials = {trial.id for trial in studies.trials(plan)}
+        done = {studies.trial_id(run.key, run.seed) for run in planned}
+        if missing := len(trials - done):
             complain(f"study {name}: {missing} of {len(trials)} planned runs have no record that can be used")
+        logged = studies.logged(studies.attempts_log(studies.folder(output_root, name)))
+        if lost := (trials & done) - logged:
+            complain(
+                f"study {name}: its log {studies.LOG} has no attempt at {len(lost)} of {len(trials)} planned "
+                "runs, so nobody knows how many were deleted"
+            )
     return planned

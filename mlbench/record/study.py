@@ -9,9 +9,8 @@ import secrets
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import yaml
 from filelock import FileLock, Timeout
@@ -205,11 +204,10 @@ def lost_attempts(path: Path, records: Sequence[Record]) -> list[str]:
     Its command ended before there was a run, or the run was deleted.
     """
     run_ids = {run.run_id for run in records}
-    log = events.read(path / LOG) if (path / LOG).exists() else []
     return [
         f"{value['trial']}: {value['status']}: "
         + ("its run was deleted" if value["run_id"] else format.last_line(value["error"] or ""))
-        for value in (event["value"] for event in log if event["key"] == ENDED)
+        for value in (event["value"] for event in attempts_log(path) if event["key"] == ENDED)
         if value["run_id"] is None or value["run_id"] not in run_ids
     ]
 
@@ -219,30 +217,47 @@ def histories(output_root: Path, *, runs: Collection[str] | None = None) -> dict
 
     `runs`: the names of all runs that are there (default: those in output_root, but for unreadable records).
     """
-    there = partial(_is_there, output_root) if runs is None else runs.__contains__
     result: dict[str, History] = {}
     for path in sorted((output_root / "studies").glob(f"*/{PLAN}")):
         with suppress(UserError, LookupError, TypeError):
             plan = load(path.parent)
-            log = events.read(path.parent / LOG) if (path.parent / LOG).exists() else []
+            log = attempts_log(path.parent)
             begun = {(e["value"]["trial"], e["value"]["run_id"]) for e in log if e["key"] in (RUN, ENDED)}
-            gone = [(trial, run) for trial, run in begun if run and not there(run)]
+            lost = [(trial, run) for trial, run in begun if run and not _is_there(output_root, run, runs)]
+            unfinished = {run for _, run in lost if runs is None and _is_unfinished(output_root / run)}
+            with_attempts = logged(log)
             for point in plan.points if plan else ():
                 old = result.get(point.key, History())
+                own = {run for trial, run in lost if trial.startswith(f"{point.key}-")}
                 result[point.key] = History(
-                    old.planned | set(point.seeds),
-                    old.drawn | set(point.drawn),
-                    old.deleted | {run for trial, run in gone if trial.startswith(f"{point.key}-")},
+                    planned=old.planned | set(point.seeds),
+                    drawn=old.drawn | set(point.drawn),
+                    logged=old.logged | {s for s in point.seeds if trial_id(point.key, s) in with_attempts},
+                    deleted=old.deleted | (own - unfinished),
+                    unfinished=old.unfinished | (own & unfinished),
                 )
     return result
 
 
-def _is_there(output_root: Path, run: str) -> bool:
-    """Return whether a run has a record that can be used, goes on, or was killed and is not concluded yet."""
-    log = output_root / run / events.NAME
-    return reader.is_readable(log.parent) or (
-        log.exists() and all(event["key"] != "run_stop" for event in events.read(log))
-    )
+def _is_there(output_root: Path, run: str, runs: Collection[str] | None) -> bool:
+    return run in runs if runs is not None else reader.is_readable(output_root / run)
+
+
+def _is_unfinished(folder: Path) -> bool:
+    """Return whether a run goes on, or was killed and is not concluded yet."""
+    log = folder / events.NAME
+    return log.exists() and all(event["key"] != "run_stop" for event in events.read(log))
+
+
+def attempts_log(path: Path) -> list[dict[str, Any]]:
+    """Return the events of the log in a study's folder; none where it is not there."""
+    return events.read(path / LOG) if (path / LOG).is_file() else []
+
+
+def logged(log: Iterable[dict[str, Any]]) -> set[str]:
+    """Return the ids of the trials of which a log has an attempt."""
+    values = (event.get("value") for event in log if event["key"] in (STARTED, RUN, ENDED))
+    return {str(value["trial"]) for value in values if isinstance(value, dict) and "trial" in value}
 
 
 def check_versions(study: Study, experiments: Mapping[str, Experiment]) -> None:

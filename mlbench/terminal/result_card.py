@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mlbench.analysis import stragglers
 from mlbench.config.division import task_title
-from mlbench.record import cost, fields, format, log_consistency, noise
+from mlbench.record import fields, format, log_consistency, noise
 from mlbench.record.record import Record
 from mlbench.tasks import registry
 from mlbench.terminal import next_steps
@@ -228,7 +228,7 @@ def _cost(record: Record) -> str | None:
         return why and f"not priced ({why.partition(';')[0]})"
     texts = fields.texts(record)
     parts = [f"{texts[name]} {what}" for name, what in COSTS.items() if name in texts]
-    other = " of another node than this" if cost.of_other_node(record) else ""
+    other = " of another node than this" if record.is_cost_elsewhere else ""
     return ", ".join([*parts, f"prices of {record.cost.date}{other}"])
 
 

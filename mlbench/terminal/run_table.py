@@ -25,7 +25,8 @@ COLUMNS = [field for field in fields.FIELDS if field.heading]
 
 def summary(row: Row) -> dict[str, Any]:
     """Return every column's value by its name, for JSON."""
-    return {field.column: row[field.name] for field in COLUMNS} | {"sample_unit": row["sample_unit"]}
+    beside = {name: row[name] for name in ("sample_unit", "contradictions")}
+    return {field.column: row[field.name] for field in COLUMNS} | beside
 
 
 def ordered(rows: Sequence[Row], *, sort: str = "", last: int | None = None) -> list[Row]:
@@ -58,16 +59,22 @@ def text(rows: Sequence[Row], *, wide: bool = False) -> str:
         headings = [field.column.replace("_", " ") for field in COLUMNS]
         return tables.table(headings, list(zip(*cells.values(), strict=True)), right=right, fold=False)
     cells[COLUMNS[0]] = short_ids(cells[COLUMNS[0]])
-    cells |= {f: [STATUS.get(text, text) for text in cells[f]] for f in COLUMNS if f.name == "status"}
+    cells |= {f: [_short(text) for text in cells[f]] for f in COLUMNS if f.name == "status"}
     headings, columns = [field.heading for field in COLUMNS], [*cells.values()]
     shown = tables.fitting(headings, columns, shutil.get_terminal_size().columns)
     lines = list(zip(*columns[:shown], strict=True))
     return tables.table(headings[:shown], lines, right=right[:shown], fold=False)
 
 
+def _short(status: str) -> str:
+    return ", ".join(STATUS.get(word, word) for word in status.split(", "))
+
+
 def _cells(field: fields.Field, rows: Sequence[Row]) -> list[str]:
     """Return a column's cells; those of a measured value have its unit, unless the heading says it."""
     name = field.name
+    if name == "status":  # such a run counts nowhere
+        return [row[name] + (", contradictory" if row["contradictions"] else "") for row in rows]
     if field.unit in ("", field.heading):
         texts = {value: tables.cell(value) for value in {row[name] for row in rows}}  # mostly few
         return [texts[row[name]] for row in rows]

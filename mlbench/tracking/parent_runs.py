@@ -75,7 +75,8 @@ def write(
         run = parent(client, output_root, plan.name)
     report = ui.link("", client.experiment_id, run, file="report.html")
     note = f"[All runs]({ui.link('', client.experiment_id)}) | [Report]({report})\n\n{summary.note}"
-    client.log(run, metrics=metrics, tags=_tags(plan, summary) | {ui.NOTE: note})
+    tags = {**summary.tags, "study": plan.name, "mlbench": plan.mlbench, ui.NOTE: note}
+    client.log(run, metrics=metrics, tags=tags)
     folder = study.folder(output_root, plan.name)
     client.mlflow.log_text(run, without_credentials((folder / study.PLAN).read_text()), study.PLAN)
     if (folder / study.REPORT).is_dir():
@@ -99,11 +100,6 @@ def kill(plan: Study, *, output_root: Path, uri: str) -> None:
     run = client.find(run_id(plan, plan.name))
     if run is not None:
         client.mlflow.set_terminated(run.info.run_id, status="KILLED")
-
-
-def _tags(plan: Study, summary: Summary) -> dict[str, str]:
-    own = {"study": plan.name, "mlbench": plan.mlbench}
-    return {**summary.tags, **own}
 
 
 def _written(client: TrackingClient, run: str) -> set[tuple[str, int, float]]:

@@ -22,7 +22,7 @@ from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError, is_comparable
 from mlbench.config.experiment import FrozenModel, PositiveFloat
 from mlbench.config.identity import identity
-from mlbench.record import events, log_consistency, study
+from mlbench.record import log_consistency, study
 from mlbench.record.attempts import History, results
 from mlbench.record.format import counted
 from mlbench.record.record import Record
@@ -160,6 +160,15 @@ def _of_the_folder(folder: Path) -> Iterator[str]:
             yield f"{'/'.join(parts)!r} is no file of a submission"
         elif path.is_file() and path.suffix != ".zip" and path.stat().st_size > MAX_BYTES:
             yield f"{'/'.join(parts)!r} is larger than {MAX_BYTES // 2**20} MiB"
+        elif path.suffix == ".yaml" and path.is_file() and _has_aliases(path.read_bytes()):
+            yield f"{'/'.join(parts)!r} has aliases (*NAME), by which a short file fills the memory"
+
+
+def _has_aliases(content: bytes) -> bool:
+    try:
+        return b"*" in content and any(isinstance(token, yaml.AliasToken) for token in yaml.scan(content))
+    except Exception:  # what PyYAML raises on values that are no YAML is told where they are read
+        return False
 
 
 def _about(path: Path, refusals: list[str]) -> Submission | None:
@@ -200,9 +209,9 @@ def _of_keys(records: Sequence[Record]) -> Iterator[str]:
 
 def _undeclared(run: Record) -> Iterator[str]:
     """Yield where a run's configuration is not the closed reference, as it is today, and does not say so."""
-    if run.experiment.division.name == "closed" and is_comparable(run.mlbench):  # others had other references
+    if is_comparable(run.mlbench):  # others had other references
         for field in compose.undeclared(run.experiment.plain(), run.deviations):
-            yield f"it is of the closed division, and differs from the reference in {field}"
+            yield f"it differs from the closed reference in {field}, and does not say so"
 
 
 def _of_copies(folder: Path, records: Sequence[Record]) -> Iterator[str]:
@@ -237,9 +246,9 @@ def _of_a_study(
         return
     try:
         plan = study.load(study_folder)
-        log = events.read(study_folder / study.LOG) if (study_folder / study.LOG).is_file() else []
+        log = study.attempts_log(study_folder)
         ended = [event["value"] for event in log if event["key"] == study.ENDED]
-        logged = {event["value"]["trial"] for event in log if event["key"] in (study.STARTED, study.ENDED)}
+        logged = study.logged(log)
         attempts = {value["run_id"]: (value["trial"], value["status"]) for value in ended if value["run_id"]}
         begun = {event["value"]["run_id"] for event in log if event["key"] == study.RUN}
     except (UserError, LookupError, TypeError, OSError, RecursionError):

@@ -73,7 +73,7 @@ def sync_runs(
         present = complete[store]
         if isinstance(present, UserError):
             yield SyncResult(run_id, "failed", str(present))
-        elif run_id in present and (folder.name in usable or _readable(folder)):
+        elif run_id in present and (folder.name in usable or reader.is_readable(folder)):
             yield SyncResult(run_id, "present")
         else:
             yield upload(folder, run_id, store, draw=draw)
@@ -138,7 +138,7 @@ def upload(folder: Path, run_id: str, uri: str, *, draw: Draw | None = None) -> 
         return SyncResult(run_id, "failed", str(error))
     try:
         keys = {event["key"] for event in events.read(folder / events.NAME)}
-        lost = "run_stop" in keys and not _readable(folder)
+        lost = "run_stop" in keys and not reader.is_readable(folder)
         present = lost and run_id in uploaded_runs(uri)
         if "run_stop" not in keys or lost and (not present or "run_result" in keys):
             recover(folder)
@@ -150,14 +150,6 @@ def upload(folder: Path, run_id: str, uri: str, *, draw: Draw | None = None) -> 
     finally:
         os.close(descriptor)
     return SyncResult(run_id, "uploaded")
-
-
-def _readable(folder: Path) -> bool:
-    try:
-        reader.load(folder / "record.json")
-    except (FileNotFoundError, UserError):
-        return False
-    return True
 
 
 def sync_studies(
@@ -195,27 +187,23 @@ def recover(folder: Path) -> Record:
     where this version cannot read the log.
     """
     log = events.read(folder / events.NAME)
+    stops = [event["value"]["status"] for event in log if event["key"] == "run_stop"]
     try:
         result = reader.load(folder / "record.json")
     except (FileNotFoundError, UserError) as error:
         versions = comparable(run_start(log).mlbench), comparable(mlbench.__version__)
         if isinstance(error, UserError) and len(set(versions)) > 1:
             raise  # another version's record is no damaged one
-        result = _rebuilt(folder, log)
+        result = _rebuilt(folder, log, stopped=bool(stops))
         result.save(folder)
-    if _stops(log)[-1:] != [result.status]:
+    if stops[-1:] != [result.status]:
         events.append(folder / events.NAME, "run_stop", {"status": result.status}, kind="INTERVAL_END")
     return result
 
 
-def _stops(log: list[dict[str, Any]]) -> list[str]:
-    """Return the statuses with which the log says that the run ended."""
-    return [event["value"]["status"] for event in log if event["key"] == "run_stop"]
-
-
-def _rebuilt(folder: Path, log: list[dict[str, Any]]) -> Record:
+def _rebuilt(folder: Path, log: list[dict[str, Any]], *, stopped: bool) -> Record:
     if not any(event["key"] == "run_result" for event in log):
-        error = "its record was lost" if _stops(log) else "the command that ran this was killed"
+        error = "its record was lost" if stopped else "the command that ran this was killed"
         end = lost_end(log, error)
         events.append(folder / events.NAME, "run_result", end.model_dump(mode="json"))
         log = events.read(folder / events.NAME)

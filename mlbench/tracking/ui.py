@@ -36,6 +36,8 @@ ABOUT = (
 
 def tags(created_ms: int) -> dict[str, str]:
     """Return the experiment's tags: its description and the saved views."""
+    columns = list(COLUMNS)
+    table = {"selectedColumns": columns, "columnOrder": columns, "orderByAsc": True, "orderByKey": BY_NAME}
     charts = {"lineSmoothness": 0, "xAxisKey": "metric"}
     views: dict[str, tuple[str, dict[str, Any]]] = {
         TABLE: ("Results", {}),
@@ -49,7 +51,8 @@ def tags(created_ms: int) -> dict[str, str]:
         ),
     }
     return {NOTE: ABOUT, mlflow_private.KIND_TAG: mlflow_private.MODEL_TRAINING} | {
-        mlflow_private.VIEW_TAG + key: _view(name, more, created_ms) for key, (name, more) in views.items()
+        mlflow_private.VIEW_TAG + key: mlflow_private.view(name, table | more, created_ms=created_ms)
+        for key, (name, more) in views.items()
     }
 
 
@@ -92,8 +95,3 @@ def serve(uri: str, experiment_id: str, run: str, *, port: int, show: Callable[[
     show(link(f"http://{HOST}:{port}", experiment_id, run))
     arguments = ["mlflow", "server", "--host", HOST, "--port", str(port), "--backend-store-uri", uri]
     os.execv(sys.executable, [sys.executable, "-m", *arguments])
-
-
-def _view(name: str, more: dict[str, Any], created_ms: int) -> str:
-    view = {"selectedColumns": list(COLUMNS), "columnOrder": list(COLUMNS), "orderByAsc": True}
-    return mlflow_private.view(name, view | {"orderByKey": BY_NAME} | more, created_ms=created_ms)

@@ -50,7 +50,8 @@ class MlflowUploader(threading.Thread):
     def run(self) -> None:
         """Follow the log until the run has ended, and yield to its workers."""
         if self._yields:
-            _yield_to_others()
+            with suppress(OSError):  # only Linux has priorities of threads
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         pause = RETRY_S[0]
         while not self._ending.is_set():
             if self._advanced():
@@ -176,17 +177,11 @@ def _write_files(folder: Path, result: Record, files: Path) -> None:
         if source.is_file() and source.resolve() == source:  # a link may lead to any of the user's files
             (files / trace).parent.mkdir(exist_ok=True)
             shutil.copyfile(source, files / trace)
-    _table(clean, files)
+    if clean.table:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
-
-def _table(result: Record, files: Path) -> None:
-    """Write the task's table as Parquet."""
-    if not result.table:
-        return
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.Table.from_pylist(result.table), files / "table.parquet")
+        pq.write_table(pa.Table.from_pylist(clean.table), files / "table.parquet")
 
 
 def lock(folder: Path) -> int:
@@ -206,9 +201,3 @@ def lock(folder: Path) -> int:
     except OSError:  # ENOLCK, ENOSYS: a file system without locks
         pass
     return descriptor
-
-
-def _yield_to_others() -> None:
-    """Give this thread, for good, the lowest priority where the system has priorities of threads (Linux)."""
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)

@@ -17,7 +17,7 @@ from mlbench.record.study import Invocation
 from mlbench.report import grouping, summary
 
 SEEDS = (1, 2, 3, 4, 5)
-DRAWN = History(planned=frozenset(SEEDS), drawn=frozenset(SEEDS))
+DRAWN = History(planned=frozenset(SEEDS), drawn=frozenset(SEEDS), logged=frozenset(SEEDS))
 
 
 def runs(**changes: Any) -> list[Record]:
@@ -62,6 +62,8 @@ def test_five_drawn_seeds_of_one_plan_are_official() -> None:
         (runs()[:4], History(frozenset(SEEDS[:4]), frozenset(SEEDS[:4])), "4 were drawn by a sweep"),
         (runs(), History(frozenset(SEEDS), frozenset(SEEDS[1:])), "of its seeds 1 were chosen and not drawn"),
         (runs(), DRAWN._replace(deleted=frozenset({"r"})), "of its attempts 1 were deleted"),
+        (runs(), DRAWN._replace(unfinished=frozenset({"r"})), "of its attempts 1 go on, or were killed"),
+        (runs(), DRAWN._replace(logged=frozenset(SEEDS[2:])), "of its seeds 2 have no attempt in a study's"),
         ([*runs(), stopped(5, after=1.0)], DRAWN, "of its attempts 1 were interrupted"),
         (
             [*runs(), stopped(5, after=1.0).model_copy(update={"status": "preempted"})],
@@ -135,7 +137,15 @@ def test_a_plan_knows_which_seeds_it_drew_and_which_runs_are_gone(tmp_path: Path
         events.append(folder / study.LOG, study.ENDED, trial)
     history = study.histories(tmp_path)["k"]
     assert len(history.drawn) == 5 and history.planned - history.drawn == {7}
-    assert history.deleted == {"gone"}
+    assert history.deleted == {"gone"} and history.unfinished == frozenset() and history.logged == {7}
+    (tmp_path / "gone").mkdir()
+    events.append(tmp_path / "gone" / events.NAME, "run_configuration", {})
+    history = study.histories(tmp_path)["k"]
+    assert history.unfinished == {"gone"} and history.deleted == frozenset(), "it was killed"
+    events.append(tmp_path / "gone" / events.NAME, "run_stop", {"status": "interrupted"})
+    assert study.histories(tmp_path)["k"].deleted == {"gone"}
+    (folder / study.LOG).unlink()
+    assert study.histories(tmp_path)["k"].logged == frozenset()
     assert study.load(folder) == plan and json.loads(plan.model_dump_json())["points"][0]["drawn"]
     (folder / study.PLAN).write_text("{")
     assert study.histories(tmp_path) == {}

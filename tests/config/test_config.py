@@ -85,6 +85,10 @@ def test_every_number_in_conf_says_what_it_is() -> None:
         ),
         (["hardware=gcp_n1_t4", "hardware.peak.fp32=9e12"], "add hardware.peak.source=..."),
         (["seed=-1"], "seed=-1: must be greater than or equal to 0"),
+        (["scale=[mini]"], "scale=['mini'] is unknown: did you mean mini?"),
+        (["task.recipe={a:1}"], "task.recipe={'a': 1} is unknown; choose one of"),
+        (["task.dataset=[digits]"], "task.dataset=['digits'] is unknown: resnet20 has digits"),
+        (["task@backend=logreg"], "no group is put elsewhere with @, write task=NAME"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(overrides: list[str], message: str) -> None:
@@ -92,6 +96,12 @@ def test_a_mistake_is_told_in_one_sentence(overrides: list[str], message: str) -
         compose(overrides)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["study", "data_root", "output_root"])
+@pytest.mark.parametrize("text", ["2026", "007", "1e3", "1_000", "true"])
+def test_a_name_that_looks_like_a_number_is_that_name(name: str, text: str) -> None:
+    assert str(getattr(compose([f"{name}={text}"]), name)) == text
 
 
 def test_two_mistakes_are_both_told() -> None:

@@ -204,6 +204,18 @@ def test_a_user_s_price_file_stands_above_the_shipped_price(tmp_path, monkeypatc
     assert shipped is not None and shipped.usd_per_hour == 0.192
 
 
+@pytest.mark.parametrize("content", [None, b"gcp_n1_t4: {source: caf\xe9}\n", b"- gcp_n1_t4\n"])
+def test_a_price_file_that_cannot_be_read_is_a_sentence(tmp_path, monkeypatch, content):
+    file = tmp_path / "prices.yaml"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    monkeypatch.setenv("MLBENCH_PRICES", str(file))
+    with pytest.raises(UserError, match=r"prices\.yaml is not a price file: \S"):
+        compose(["hardware=gcp_n1_t4"])
+
+
 def test_one_command_dates_prices_anew(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("MLBENCH_PRICES", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

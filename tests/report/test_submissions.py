@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from records import record
 
 import mlbench
 from mlbench import results
+from mlbench.config import compose
 from mlbench.config.errors import comparable
 from mlbench.record import events, study
 from mlbench.record.build_record import build_record
@@ -206,6 +208,13 @@ def html_entity(folder: Path) -> None:
     (folder / "submission.yaml").write_text(yaml.safe_dump(ABOUT | {"entity": "<script>alert(1)</script>"}))
 
 
+def unfolding(folder: Path) -> None:
+    """A plan whose thousand points are one, as a million would be."""
+    plan = study.folder(folder, STUDY) / study.PLAN
+    text = plan.read_text().replace("points:\n- ", "points:\n- &a\n  ")
+    plan.write_text(text + "- *a\n" * 1000)
+
+
 def linked(folder: Path) -> None:
     (folder / "zz.zip").symlink_to("/etc/passwd")
 
@@ -217,6 +226,10 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a deleted attempt": (deleted, "the attempt run-3 of study two-nodes is left out"),
     "an attempt that was killed": (killed, "the attempt run-9 of study two-nodes is left out"),
     "HTML in an entity": (html_entity, "submission.yaml: entity: it holds signs of markup"),
+    "a plan that unfolds": (
+        unfolding,
+        "'studies/two-nodes/study.yaml' has aliases (*NAME), by which a short",
+    ),
     "a link": (linked, "'zz.zip' is no file of a submission"),
     "no price": (lambda folder: (folder / "submission.yaml").write_text("a: 1"), "price: field required"),
 }
@@ -378,10 +391,16 @@ def other_key(log: Log) -> None:
     log[0]["value"]["software"]["packages"] = {}
 
 
-def undeclared(log: Log) -> None:
-    log[0]["value"]["experiment"]["division"]["name"] = "closed"
+def undeclared(log: Log, division: str = "closed") -> None:
+    log[0]["value"]["experiment"]["division"]["name"] = division
     log[0]["value"]["experiment"]["task"]["lr"] = 0.5
     log[0]["value"]["deviations"] = []
+
+
+def undeclared_sync(log: Log) -> None:
+    log[0]["value"]["experiment"] |= {
+        "sync": compose.compose(["division=open", "sync=local_sgd"]).plain()["sync"]
+    }
 
 
 def other_division(log: Log) -> None:
@@ -391,9 +410,31 @@ def other_division(log: Log) -> None:
 
 CONFIGURATIONS = {
     "another experiment": (other_key, "has the key of run-1 and another configuration"),
-    "another rate": (undeclared, "of the closed division, and differs from the reference in task.lr"),
+    "another rate": (undeclared, "it differs from the closed reference in task.lr, and does not say so"),
+    "another rate in the open division": (
+        partial(undeclared, division="open"),
+        "it differs from the closed reference in task.lr, and does not",
+    ),
+    "another strategy": (undeclared_sync, "it differs from the closed reference in sync.name, and does not"),
     "another division": (other_division, "run-3 is of the point of run-1 and of another division"),
 }
+
+
+OPEN = (
+    ("task=logreg", "task.lr=3"),
+    ("sync=local_sgd",),
+    ("task.dataset=fashion_mnist", "sync=compression", "task.lr=1"),
+    ("task=gpt", "framework=jax", "task.lr=1"),
+    ("hardware=gcp_n1_t4", "hardware.cpus=2", "backend=nccl"),
+    ("task=script", "task.path=tests/script/scripts/ddp.py", "task.metric=acc", "goal=0.9"),
+)
+
+
+@pytest.mark.parametrize("words", OPEN)
+def test_an_open_configuration_that_lists_its_deviations_is_accepted(words: tuple[str, ...]) -> None:
+    experiment = compose.compose(["division=open", *words])
+    recorded = json.loads(json.dumps(experiment.plain()))
+    assert compose.undeclared(recorded, experiment.deviations) == []
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)

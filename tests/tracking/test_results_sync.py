@@ -67,6 +67,9 @@ DAMAGES: dict[str, Callable[[Run], Any]] = {
     "a store that is no text": lambda run: opened(
         run.folder, run.start | {"experiment": run.start["experiment"] | {"tracking_uri": 7}}
     ),
+    "workers that nobody has": lambda run: opened(
+        run.folder, run.start | {"experiment": run.start["experiment"] | {"workers": -1}}
+    ),
     "another shape": lambda run: opened(
         run.folder, {"run_id": run.folder.name, "experiment": {"tracking_uri": None}}
     ),
@@ -87,6 +90,8 @@ def test_damaged_logs_keep_no_other_run_out(
         if seed in damages:
             damages[seed](run)
             (run.folder / "record.json").unlink()
+    (root / "torn").mkdir()  # a run that was killed while it wrote its first line
+    (root / "torn" / events.NAME).write_text('{"key": "run_conf')
     where = f"output_root={root}"
     assert results.main(["sync", where]) == 1
     shown = capsys.readouterr().out
