@@ -3,6 +3,7 @@
 Everything goes to stderr. A view never raises: what fails is said once, and the run goes on without it.
 """
 
+import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
@@ -43,14 +44,17 @@ def never_raises(method: Callable[..., None]) -> Callable[..., None]:
     return guarded
 
 
+def stderr() -> Console:
+    """Return the console of stderr; colours that FORCE_COLOR asks for make no screen of a CI job's log."""
+    return Console(stderr=True, force_interactive=None if sys.stderr.isatty() else False)
+
+
 class View:
     """A live screen on a terminal, or plain lines; a context manager whose subclasses say what is shown."""
 
     def __init__(self, console: Console | None, *, lines_only: bool = False) -> None:
-        self.console = console or Console(stderr=True)
-        terminal = self.console.is_terminal and not self.console.is_dumb_terminal
-        ascii_only = self.console.options.ascii_only
-        drawn = terminal and not ascii_only and not lines_only
+        self.console = console or stderr()
+        drawn = self.console.is_interactive and not self.console.options.ascii_only and not lines_only
         self.live = Live(console=self.console, auto_refresh=False, transient=True) if drawn else None
         self.lock = threading.RLock()
         self.broken = False

@@ -10,7 +10,7 @@ from rich.console import Console
 from scripted import BEGUN, Clock, Connection, experiment, failure, heartbeat, validation
 
 from mlbench.report import grouping
-from mlbench.terminal import live_view, show, sweep_view
+from mlbench.terminal import dataset_table, live_view, show, sweep_view
 from mlbench.terminal.live_view import RunView
 from mlbench.terminal.sweep_view import PointProgress, SweepView
 
@@ -193,6 +193,18 @@ def test_progress_goes_to_stderr(capsys):
         view.say("starting Ray (local)")
     out, err = capsys.readouterr()
     assert out == "" and "starting Ray (local)" in err
+
+
+def test_a_log_gets_lines_also_where_colours_are_forced(monkeypatch, capsys):
+    """CI jobs set FORCE_COLOR, which rich takes for a terminal."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with RunView(experiment(), 7) as view:
+        view.say("starting Ray (local)")
+        view.redraw()
+    with dataset_table.progress() as step:
+        step("reading", 5, 10, "rows")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition("] ")[2] for line in lines[1:]] == ["starting Ray (local)", "reading: 5 of 10 rows"]
 
 
 def points():
