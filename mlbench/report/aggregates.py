@@ -39,7 +39,12 @@ def metrics(grouped: Sequence[Group]) -> Iterator[tuple[str, float, int]]:
     for group, labels in zip(grouped, _places(grouped), strict=True):
         for row in rows([group]):
             if not (row["no_speedup"] and row["oversubscribed"]):
-                yield from _row_metrics(row, "".join(f"{part}/" for part in [*labels, row["curve"]] if part))
+                prefix = "".join(f"{part}/" for part in [*labels, row["curve"]] if part)
+                values = {name + end: row[name + end] for name in METRICS for end in ("", "_low", "_high")}
+                values |= {"runs": row["runs"], "runs_that_reached_the_goal": row["reached"]}
+                for name, value in values.items():
+                    if value is not None and math.isfinite(value):
+                        yield _metric_name(f"{prefix}{name}"), value, row["workers"]
 
 
 def _places(grouped: Sequence[Group]) -> list[tuple[str, ...]]:
@@ -57,17 +62,6 @@ def _places(grouped: Sequence[Group]) -> list[tuple[str, ...]]:
             for labels, word in pairs
         ]
     return places
-
-
-def _row_metrics(row: Row, prefix: str) -> Iterator[tuple[str, float, int]]:
-    """Yield the finite aggregates of one point."""
-    for name in METRICS:
-        for end in ("", "_low", "_high"):
-            value = row[name + end]
-            if value is not None and math.isfinite(value):
-                yield _metric_name(f"{prefix}{name}{end}"), value, row["workers"]
-    yield _metric_name(f"{prefix}runs"), row["runs"], row["workers"]
-    yield _metric_name(f"{prefix}runs_that_reached_the_goal"), row["reached"], row["workers"]
 
 
 def save(table: Sequence[Row], folder: Path) -> None:

@@ -394,10 +394,22 @@ def parser(command: Command, name: str | None = None) -> _Parser:
     if name is None and "" in command.verbs:
         name = ""
     verb = None if name is None else command.verbs[name]
+    if verb is None:
+        usage = f"{command.program} COMMAND [WORD ...] [OPTION ...]"
+        verbs = section("commands", [(name, verb.summary) for name, verb in command.verbs.items()])
+        closing = f"`{command.program} COMMAND --help` has examples."
+        description = "\n\n".join([_fill(command.description or ""), verbs, closing])
+    else:
+        settings = "[name=value ...]" if verb.settings and not verb.overrides else ""
+        options = "[OPTION ...]" if verb.options else ""
+        usage = " ".join(filter(None, [command.program, name, verb.arguments, settings, options]))
+        listed = [(f"{name}={default}", about) for name, (default, about) in verb.settings.items()]
+        own = section("settings (name=value, with their defaults)", listed) if listed else ""
+        description = f"{verb.help}\n\n{own}".strip()
     made = _Parser(
         prog=f"{command.program} {name or ''}".strip(),
-        usage=_usage(command, name),
-        description=_list_of_verbs(command) if verb is None else _description(verb),
+        usage=usage,
+        description=description,
         allow_abbrev=False,
         formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=WIDTH, max_help_position=COLUMN),
     )
@@ -408,28 +420,6 @@ def parser(command: Command, name: str | None = None) -> _Parser:
         (outputs if option in OUTPUTS else made).add_argument(option, **keywords)
     made.add_argument("--version", action="version", version=f"mlbench {mlbench.__version__}")
     return made
-
-
-def _usage(command: Command, name: str | None) -> str:
-    if name is None:
-        return f"{command.program} COMMAND [WORD ...] [OPTION ...]"
-    verb = command.verbs[name]
-    settings = "[name=value ...]" if verb.settings and not verb.overrides else ""
-    options = "[OPTION ...]" if verb.options else ""
-    return " ".join(filter(None, [command.program, name, verb.arguments, settings, options]))
-
-
-def _list_of_verbs(command: Command) -> str:
-    listed = section("commands", [(name, verb.summary) for name, verb in command.verbs.items()])
-    closing = f"`{command.program} COMMAND --help` has examples."
-    return "\n\n".join([_fill(command.description or ""), listed, closing])
-
-
-def _description(verb: Verb) -> str:
-    """Return what a verb does, its examples and its settings."""
-    listed = [(f"{name}={default}", about) for name, (default, about) in verb.settings.items()]
-    settings = section("settings (name=value, with their defaults)", listed) if listed else ""
-    return f"{verb.help}\n\n{settings}".strip()
 
 
 def _near(name: str, verb: Verb) -> str | None:

@@ -174,7 +174,10 @@ class RunView(View, Display):
 
     def screen(self) -> Group:
         state, bars = self.state, []
-        lines = ["; ".join([", ".join(self._times()), *state.estimate()])]
+        times = [f"{format.whole(state.elapsed)} since the command"]
+        if state.trained is not None:
+            times.append(f"{format.whole(state.trained)} on the run's clock")
+        lines = ["; ".join([", ".join(times), *state.estimate()])]
         if state.rates():
             lines.insert(0, ", ".join(state.rates()))
         if state.epochs is None:
@@ -191,12 +194,6 @@ class RunView(View, Display):
             grid.add_row(label, ProgressBar(total=1.0, completed=share), text)
         warnings = [Text(f"! {warning}", style="yellow") for warning in state.warnings[-WARNINGS:]]
         return Group(Text(state.headline(), style="bold cyan"), grid, *map(Text, lines), *warnings)
-
-    def _times(self) -> list[str]:
-        times = [f"{format.whole(self.state.elapsed)} since the command"]
-        if self.state.trained is not None:
-            times.append(f"{format.whole(self.state.trained)} on the run's clock")
-        return times
 
     def quiet(self) -> None:
         state = self.state
