@@ -66,9 +66,10 @@ def _places(grouped: Sequence[Group]) -> list[tuple[str, ...]]:
 
 def save(table: Sequence[Row], folder: Path) -> None:
     """Write summary.parquet and summary.csv, in which no text is a formula for a spreadsheet."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(_arrow(table), folder / "summary.parquet")
+    pq.write_table(pa.Table.from_pylist(list(table)), folder / "summary.parquet")
     (folder / "summary.csv").write_bytes(csv(table))
 
 
@@ -77,16 +78,10 @@ def csv(table: Sequence[Row]) -> bytes:
     import pyarrow as pa
     import pyarrow.csv
 
-    arrow, content = _arrow(table), pa.BufferOutputStream()
-    plain = [pa.array(map(_no_formula, arrow.column(name).to_pylist())) for name in arrow.column_names]
-    pyarrow.csv.write_csv(pa.table(plain, names=arrow.column_names), content)
+    content = pa.BufferOutputStream()
+    plain = [{name: _no_formula(value) for name, value in row.items()} for row in table]
+    pyarrow.csv.write_csv(pa.Table.from_pylist(plain), content)
     return content.getvalue().to_pybytes()
-
-
-def _arrow(table: Sequence[Row]) -> Any:
-    import pyarrow as pa
-
-    return pa.table({name: [row[name] for row in table] for name in table[0]} if table else {})
 
 
 def _no_formula(value: Any) -> Any:

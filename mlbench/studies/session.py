@@ -453,7 +453,7 @@ def publish(result: StudyResult, groups: "Sequence[writer.Group]") -> None:
     try:
         writer.write(result.records, folder, study=_text(result), grouped=groups)
     except OSError as error:
-        sentence = f"the report in {folder} cannot be written: {error.strerror}"
+        sentence = f"the report in {folder} cannot be written: {error.strerror or error}"
         raise UserError(sentence, hint="the runs are whole; the same command writes it again") from error
     status = "FAILED" if result.unmeasured else "FINISHED"
     arguments = {"output_root": result.output_root, "uri": result.store}

@@ -39,22 +39,17 @@ COMPLETION = "mlbench --completion bash (or zsh, fish) prints the shell's comple
 Options = dict[str, dict[str, Any]]  # keyword arguments of `add_argument` by option
 Content = str | Sequence[tuple[str, str]]  # of a section of the help: a paragraph, or terms with meanings
 HYDRA = {  # options of Hydra's own command line, and what to use instead
-    "-m": "several values make a sweep: python -m mlbench.sweep workers=1,2",
-    "--multirun": "several values make a sweep: python -m mlbench.sweep workers=1,2",
+    **dict.fromkeys(("-m", "--multirun"), "several values make a sweep: python -m mlbench.sweep workers=1,2"),
     "--config": "--config-dir FOLDER adds YAML files; the values of a run are its name=value words",
-    "-c": "--cfg job prints the resolved configuration",
+    **dict.fromkeys(("-c", "--info"), "--cfg job prints the resolved configuration"),
     "--cfg": "python -m mlbench.run --cfg job prints the resolved configuration of one run",
-    "--dryrun": "--dry-run shows the plan and an estimate, and starts nothing",
-    "-n": "--dry-run shows the plan and an estimate, and starts nothing",
-    "--info": "--cfg job prints the resolved configuration",
+    **dict.fromkeys(("-n", "--dryrun"), "--dry-run shows the plan and an estimate, and starts nothing"),
     "--hydra-help": "use --help",
     "--package": "packages cannot be changed; write name=value",
     "--run": "a run needs no option; write name=value",
     "--resolve": "--cfg job prints resolved values",
-    "--shell-completion": COMPLETION,
-    "-sc": COMPLETION,
-    "-cd": "--config-dir FOLDER adds a folder of YAML files",
-    "--config-path": "--config-dir FOLDER adds a folder of YAML files",
+    **dict.fromkeys(("-sc", "--shell-completion"), COMPLETION),
+    **dict.fromkeys(("-cd", "--config-path"), "--config-dir FOLDER adds a folder of YAML files"),
     "--config-name": "conf/config.yaml is the only one; write name=value",
 }
 
