@@ -6,7 +6,7 @@ from functools import partial
 from mlbench.record import study
 from mlbench.studies import preview
 from mlbench.studies.sequential import FIRST, MOST
-from mlbench.studies.session import StudyResult, measure, publish
+from mlbench.studies.session import StudyResult, compared, measure, publish
 from mlbench.studies.spec import REPEATS, read
 from mlbench.terminal import sweep_view
 from mlbench.terminal.args import (
@@ -103,11 +103,15 @@ def _sweep(args: Args) -> int:
 
 def _finish(outcome: StudyResult) -> int:
     """Publish what was measured, and say where it is and what it lacks; return the exit code."""
-    groups = [] if outcome.interrupted else publish(outcome)
-    for sentence in [*(f"not measured: {trial}" for trial in outcome.unmeasured), *outcome.notes]:
-        print(sentence, file=sys.stderr)
+    groups = [] if outcome.interrupted else compared(outcome)
+    for trial in outcome.unmeasured:
+        print(f"not measured: {trial}", file=sys.stderr)
     if groups:
-        print(sweep_view.answer(groups))
+        print(sweep_view.answer(groups), flush=True)  # before the report, for which the disk may be too full
+    if outcome.records and not outcome.interrupted:
+        publish(outcome, groups)
+    for note in outcome.notes:
+        print(note, file=sys.stderr)
     page = outcome.folder.absolute() / study.REPORT / "report.html"
     print(page.as_uri() if groups else outcome.folder)
     if outcome.interrupted:

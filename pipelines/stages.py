@@ -15,7 +15,7 @@ from mlbench.analysis.points import Point, points
 from mlbench.config.errors import UserError
 from mlbench.launch import signals
 from mlbench.record import attempts, format, record, run_folders, study
-from mlbench.report import render, writer
+from mlbench.report import aggregates, grouping, render
 from mlbench.studies import preview as previews
 from mlbench.studies import session, spec
 from mlbench.studies.session import StudyResult
@@ -63,8 +63,8 @@ def prepare(name: str) -> None:
     session.prepare(planned(name))
 
 
-def measure(name: str) -> list[str]:
-    """Measure what the study lacks; return a sentence for every trial without a result.
+def measure(name: str) -> tuple[list[str], list[str]]:
+    """Measure what the study lacks; return a sentence for every trial without a result, and the notes.
 
     The step ends with the flow that runs it: a flow that was killed leaves no sweep behind.
     """
@@ -73,7 +73,7 @@ def measure(name: str) -> list[str]:
     result = session.measure(planned(name), console=_console())
     if result.interrupted:
         raise KeyboardInterrupt
-    return result.unmeasured
+    return result.unmeasured, result.notes
 
 
 def _console() -> Console | None:
@@ -92,14 +92,16 @@ def load_results(name: str, unmeasured: list[str]) -> StudyResult:
 
 def rows(name: str) -> list[dict[str, Any]]:
     """Return the study's aggregates, one row a point."""
-    return writer.rows(load_results(name, []).records)
+    return aggregates.rows(grouping.groups(load_results(name, []).records))
 
 
-def publish(name: str, unmeasured: list[str]) -> tuple[str, str]:
-    """Write the report and the parent run in MLflow; return the answer in words and the page's path."""
+def publish(name: str, unmeasured: list[str]) -> tuple[str, str, list[str]]:
+    """Write the report and the parent run in MLflow; return the answer, the page's path and notes."""
     result = load_results(name, unmeasured)
-    groups = session.publish(result)
-    return sweep_view.answer(groups), str(result.folder / study.REPORT / "report.html")
+    groups = session.compared(result)
+    if result.records:
+        session.publish(result, groups)
+    return sweep_view.answer(groups), str(result.folder / study.REPORT / "report.html"), result.notes
 
 
 def close(lines: Sequence[str]) -> None:

@@ -38,7 +38,7 @@ class StudyFlow(FlowSpec):
     @step
     def sweep(self):
         """Measure what is missing."""
-        self.unmeasured = stages.measure(self.study)
+        self.unmeasured, self.notes = stages.measure(self.study)
         self.next(self.aggregate)
 
     @step
@@ -50,14 +50,18 @@ class StudyFlow(FlowSpec):
     @step
     def report(self):
         """Draw the figures, write the page, and bring the study into MLflow."""
-        self.answer, self.page = stages.publish(self.study, self.unmeasured)
+        self.answer, self.page, more = stages.publish(self.study, self.unmeasured)
+        self.notes = [*self.notes, *more]
         self.next(self.end)
 
     @step
     def end(self):
         """Print the answer, the findings, where the report is, and what it lacks."""
-        lost = [f"not measured: {trial}" for trial in self.unmeasured]
-        stages.close([self.answer, *self.lines, *lost, self.page])
+        stages.close([self.answer, *self.lines, *self.lacking()])
+
+    def lacking(self) -> list[str]:
+        """Return what was not measured, what went wrong beside the runs, and where the report is."""
+        return [*(f"not measured: {trial}" for trial in self.unmeasured), *self.notes, self.page]
 
 
 def main(flow: type[StudyFlow], **defaults: Any) -> int:

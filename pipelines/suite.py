@@ -33,8 +33,7 @@ class SuiteFlow(StudyFlow):
     @step
     def end(self):
         """Say what the night showed; fail if a run did, or if a point became worse."""
-        lost = [f"not measured: {trial}" for trial in self.unmeasured]
-        stages.close([self.answer, *self.lines, *self.regressions, *lost, self.page])
+        stages.close([self.answer, *self.lines, *self.regressions, *self.lacking()])
         if self.regressions or self.unmeasured:
             raise SystemExit("a point became worse or was not measured")
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import psutil
@@ -18,6 +18,7 @@ from conftest import ROOT
 from records import record, save
 
 from mlbench.config import compose, identity
+from mlbench.config.errors import UserError
 from mlbench.datasets.arrow import manifest_hash
 from mlbench.record import events, study
 from mlbench.record.reader import load
@@ -114,7 +115,7 @@ def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The stages with an output_root of their own; Metaflow's settings do not leak out."""
     monkeypatch.setattr(os, "environ", {**os.environ, "MLBENCH_OUTPUT_ROOT": str(tmp_path)})
     monkeypatch.syspath_prepend(ROOT / "pipelines")
-    for name in ("local_flow", "stages"):
+    for name in ("local_flow", "stages", "study_flow"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return importlib.import_module("stages")
 
@@ -150,6 +151,24 @@ def test_the_fastest_setting_is_chosen_for_each_number_of_workers(stages: Module
         "(3 runs, 95 % interval 4.0 s to never, on CPUs that the workers share)",
         "workers=3: none of the 1 settings reached the goal in more than half of its runs",
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--baseline", "/nonexistent"], "baseline=/nonexistent has no finished run"),
+        (["--limit", "5"], "write 0.05 for 5 %"),
+        (["--cfg", "all"], "--cfg"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The _yaml extension module:DeprecationWarning")  # metaflow's PyYAML
+def test_a_flow_s_mistakes_are_told_before_metaflow_starts_anything(
+    stages: ModuleType, tmp_path: Path, options: list[str], sentence: str
+) -> None:
+    plan(tmp_path, *TINY, seeds=(1,))
+    look = importlib.import_module("study_flow")._look
+    with pytest.raises(UserError, match=sentence):
+        look(["run", *options], {"study": "tiny", "baseline": "", "limit": 0.05})
 
 
 @pytest.mark.slow
@@ -203,6 +222,23 @@ def test_sync_strategies_are_tabulated_with_bytes_steps_and_time(stages: ModuleT
     assert named["sync"] == "compression method=topk" and named["reached"] == "5 of 5"
     assert named["sent a step"] == "2 kB"
     assert named["steps to goal"].startswith("102 (") and named["time to goal"].startswith("4.0 s (")
+
+
+@pytest.mark.filterwarnings("ignore:The _yaml extension module:DeprecationWarning")  # metaflow's PyYAML
+def test_a_flow_says_what_a_sweep_says_beside_its_runs(
+    stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That clusters may still be there, which cost money, or that MLflow could not be reached."""
+    notes = ["the Ray clusters mlb-sweep-1-* may still be there: timeout"]
+    plan = study.new("tiny", question="?")
+    result = stages.StudyResult(plan, tmp_path / "studies" / "tiny", "", [], ["workers=2: failed"], notes)
+    monkeypatch.setattr(stages.session, "measure", lambda *_, **__: result)
+    monkeypatch.setattr(stages.signals, "exit_with_parent", lambda: None)
+    monkeypatch.setattr(stages, "planned", lambda _: None)
+    unmeasured, noted = stages.measure("tiny")
+    flow = SimpleNamespace(unmeasured=unmeasured, notes=noted, page="report.html")
+    said = importlib.import_module("study_flow").StudyFlow.lacking(flow)
+    assert said == ["not measured: workers=2: failed", *notes, "report.html"]
 
 
 def earlier(output: Path, *overrides: str, seed: int, **changes: Any) -> None:

@@ -39,7 +39,12 @@ def metrics(grouped: Sequence[Group]) -> Iterator[tuple[str, float, int]]:
     for group, labels in zip(grouped, _places(grouped), strict=True):
         for row in rows([group]):
             if not (row["no_speedup"] and row["oversubscribed"]):
-                yield from _row_metrics(row, "".join(f"{part}/" for part in [*labels, row["curve"]] if part))
+                prefix = "".join(f"{part}/" for part in [*labels, row["curve"]] if part)
+                values = {name + end: row[name + end] for name in METRICS for end in ("", "_low", "_high")}
+                values |= {"runs": row["runs"], "runs_that_reached_the_goal": row["reached"]}
+                for name, value in values.items():
+                    if value is not None and math.isfinite(value):
+                        yield _metric_name(f"{prefix}{name}"), value, row["workers"]
 
 
 def _places(grouped: Sequence[Group]) -> list[tuple[str, ...]]:
@@ -59,22 +64,12 @@ def _places(grouped: Sequence[Group]) -> list[tuple[str, ...]]:
     return places
 
 
-def _row_metrics(row: Row, prefix: str) -> Iterator[tuple[str, float, int]]:
-    """Yield the finite aggregates of one point."""
-    for name in METRICS:
-        for end in ("", "_low", "_high"):
-            value = row[name + end]
-            if value is not None and math.isfinite(value):
-                yield _metric_name(f"{prefix}{name}{end}"), value, row["workers"]
-    yield _metric_name(f"{prefix}runs"), row["runs"], row["workers"]
-    yield _metric_name(f"{prefix}runs_that_reached_the_goal"), row["reached"], row["workers"]
-
-
 def save(table: Sequence[Row], folder: Path) -> None:
     """Write summary.parquet and summary.csv, in which no text is a formula for a spreadsheet."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(_arrow(table), folder / "summary.parquet")
+    pq.write_table(pa.Table.from_pylist(list(table)), folder / "summary.parquet")
     (folder / "summary.csv").write_bytes(csv(table))
 
 
@@ -83,16 +78,10 @@ def csv(table: Sequence[Row]) -> bytes:
     import pyarrow as pa
     import pyarrow.csv
 
-    arrow, content = _arrow(table), pa.BufferOutputStream()
-    plain = [pa.array(map(_no_formula, arrow.column(name).to_pylist())) for name in arrow.column_names]
-    pyarrow.csv.write_csv(pa.table(plain, names=arrow.column_names), content)
+    content = pa.BufferOutputStream()
+    plain = [{name: _no_formula(value) for name, value in row.items()} for row in table]
+    pyarrow.csv.write_csv(pa.Table.from_pylist(plain), content)
     return content.getvalue().to_pybytes()
-
-
-def _arrow(table: Sequence[Row]) -> Any:
-    import pyarrow as pa
-
-    return pa.table({name: [row[name] for row in table] for name in table[0]} if table else {})
 
 
 def _no_formula(value: Any) -> Any:

@@ -1,8 +1,9 @@
 """What the runs of a study have in common and what tells its curves apart, in words."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
@@ -67,6 +68,7 @@ class Group:
     dataset: str
     other_data: str
     curves: tuple[ScalingCurve, ...]
+    ambiguous: bool = False  # whether its data set alone tells it from another group
 
     @property
     def points(self) -> list[Point]:
@@ -96,8 +98,18 @@ class Group:
     @property
     def title(self) -> str:
         """What tells the group from the others of a study: never an emulated network without its name."""
-        first = ", ".join(filter(None, (self.task, self.scale, self.other_data, self.network)))
+        first = ", ".join(filter(None, (self.task, self.scale, self._data, self.network)))
         return f"{first}: {self.goal}" if self.goal else first
+
+    @property
+    def heading(self) -> str:
+        """The title above an answer, which says also that there is no goal."""
+        what = ", ".join(filter(None, (f"{self.task} {self.scale}", self._data)))
+        return ", ".join(filter(None, (what, f"goal {self.goal or 'none'}", self.network)))
+
+    @property
+    def _data(self) -> str:
+        return " ".join(filter(None, (self.dataset if self.ambiguous else "", self.other_data)))
 
     @property
     def about(self) -> str:
@@ -128,7 +140,9 @@ def groups(
     together: dict[tuple[str, ...], list[list[Point]]] = {}
     for curve in scaling_curves(all_points):
         together.setdefault(page(curve[0]), []).append(curve)
-    return [_group(some, compared) for _, some in sorted(together.items())]
+    made = [_group(some, compared) for _, some in sorted(together.items())]
+    titles = Counter(group.title for group in made)
+    return [replace(group, ambiguous=titles[group.title] > 1) for group in made]
 
 
 def page(point: Point) -> tuple[str, ...]:
@@ -228,7 +242,8 @@ def _own_files(data: dict[str, Any]) -> bool:
 def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[ScalingCurve, ...]:
     """Return the curves with labels of what differs among them, in fields that people know if those do."""
     ordered = sorted(some, key=lambda curve: curve[0].source != SOURCE)
-    labels = [[str(getattr(curve[0], name)) for name in _telling(ordered)] for curve in ordered]
+    telling = [name for name in LABELS if len({getattr(curve[0], name) for curve in some}) > 1]
+    labels = [[str(getattr(curve[0], name)) for name in telling] for curve in ordered]
     if len(set(map(tuple, labels))) < len(labels):
         fields = [dict(curve[0].series) for curve in ordered]
         for name in sorted(set().union(*fields)):
@@ -244,10 +259,6 @@ def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[Sc
         )
         for label, curve in zip(labels, ordered, strict=True)
     )
-
-
-def _telling(some: list[list[Point]]) -> list[str]:
-    return [name for name in LABELS if len({getattr(curve[0], name) for curve in some}) > 1]
 
 
 def _value(json_text: str) -> str:

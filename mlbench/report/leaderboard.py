@@ -49,6 +49,12 @@ class LeaderboardEntry:
         return self.submission.entity
 
     @property
+    def hardware(self) -> str:
+        """What the submission calls its machines, else their profile."""
+        about = self.submission.about
+        return about.hardware if about else self.point.hardware
+
+    @property
     def name(self) -> str:
         """The point's permanent name: that of the submission, and the beginning of the key."""
         return f"{self.entity}/{self.submission.name}/{self.point.key[:12]}"
@@ -92,7 +98,8 @@ def _of_one(submission: Checked) -> Iterable[LeaderboardEntry]:
     for (division, machines, version), runs in classes.items():
         for group in groups(runs, histories=submission.histories):
             data = "" if group.other_data else f", {group.dataset}"
-            section = f"{group.title}{data}; {division}; {machines}; mlbench {version}"
+            title = replace(group, ambiguous=False).title  # the same for all submissions
+            section = f"{title}{data}; {division}; {machines}; mlbench {version}"
             for curve in group.curves:
                 yield from (_entry(submission, section, curve, point) for point in curve.points)
 
@@ -143,14 +150,14 @@ def tier(submission: Checked, every: Sequence[LeaderboardEntry]) -> str:
 
 def row(entry: LeaderboardEntry) -> dict[str, Any]:
     """Return an entry as JSON types: times in s, prices in USD."""
-    point, bill, about = entry.point, entry.usd, entry.submission.about
+    point, bill = entry.point, entry.usd
     time = point.time_to_accuracy
     values = {
         "name": entry.name, "entity": entry.entity, "submission": entry.submission.name,
         "section": entry.section, "rank": entry.rank, "tier": entry.tier, "why": entry.why,
         "task": point.task, "scale": point.scale, "goal": str(point.goal) if point.goal else None,
         "workers": point.workers, "backend": point.backend, "sync": point.sync, "network": point.network,
-        "hardware": about.hardware if about else point.hardware, "nodes": point.nodes,
+        "hardware": entry.hardware, "nodes": point.nodes,
         "time_to_accuracy_s": time.value if time else None, "low_s": time.low if time else None,
         "high_s": time.high if time else None, "cost_usd": bill.value if bill else None,
         "runs": point.n, "reached": point.reached, "left_out": len(point.left_out),
@@ -182,7 +189,7 @@ def lines(submission: Checked, every: Sequence[LeaderboardEntry]) -> list[str]:
     head = f"{name}: accepted, {tier(submission, every)}, {counted(len(submission.records), 'run')}"
     return [
         head,
-        *(f"  {sentence(entry)}" for entry in own),
+        *(f"  {entry.section}: {numbers(entry)}" for entry in own),
         *(f"  {reason}" for reason in submission.incomplete),
     ]
 
@@ -214,11 +221,6 @@ def reached(point: Point) -> str:
     """Return in how many of its runs a point reached its goal, and how many beside them do not count."""
     beside = f", {len(point.left_out)} left out" if point.left_out else ""
     return f"{point.reached} of {point.n}{beside}"
-
-
-def sentence(entry: LeaderboardEntry) -> str:
-    """Return an entry in one sentence: what it is ranked in, and its numbers."""
-    return f"{entry.section}: {numbers(entry)}"
 
 
 def _time(entry: LeaderboardEntry) -> str:

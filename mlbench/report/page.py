@@ -1,11 +1,9 @@
 """One self-contained page: question, answer, figures, tables, provenance; it asks nothing of any network."""
 
 import base64
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from mlbench.analysis.chart import Chart
@@ -14,7 +12,6 @@ from mlbench.record.record import Record
 from mlbench.report import render, tables
 from mlbench.report.charts import charts
 from mlbench.report.grouping import Group, disturbances, groups, waiting
-from mlbench.report.page_input import StudyText
 from mlbench.report.provenance_section import facts, provenance
 from mlbench.report.summary import HEADLINE, answer, headline
 from mlbench.tasks import rcp, registry
@@ -38,10 +35,28 @@ READING = (
 
 
 @dataclass(frozen=True)
+class StudyText:
+    """A study in words.
+
+    - commands: command lines that make it again, in their order.
+    - planned: all runs that were asked for, so that those without a result are told.
+    - lost: a sentence for each attempt that has no record.
+    - facts: what stands below the title before what the runs say.
+    """
+
+    title: str
+    question: str
+    commands: tuple[str, ...]
+    planned: tuple[tables.Planned, ...] = ()
+    lost: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Figure:
-    id: str
+    id: str  # "" where no script draws it
     chart: Chart
-    specification: dict[str, Any]  # of Vega-Lite; empty on a page without scripts that draw
+    specification: dict[str, Any]  # of Vega-Lite
     svg: str  # as base64
 
     @property
@@ -65,28 +80,14 @@ class PagePart:
 
     @property
     def figure(self) -> Figure | None:
-        return still(self.chart) if self.chart and not self.chart.empty else None
-
-
-@dataclass(frozen=True)
-class _Section:
-    id: str
-    title: str
-    task: str
-    headline: list[str]
-    answer: list[str]
-    figures: list[Figure]
-    table: tables.Table
-    notes: list[str]
-    references: list[tables.Published]
-    unshown: int
+        return _figure(self.chart) if self.chart and not self.chart.empty else None
 
 
 def page(
     records: Sequence[Record],
     *,
     study: StudyText,
-    references: Sequence[Any],
+    references: Sequence[Any] = (),
     grouped: Sequence[Group] | None = None,
     parts: Sequence[PagePart] = (),
 ) -> str:
@@ -98,7 +99,7 @@ def page(
     sections = [_section(group, index, grouped, references) for index, group in enumerate(grouped)]
     points = [point for group in grouped for point in group.points]
     disturbed = {run: why for point in points for run, why in point.disturbed.items()}
-    figures = [figure for section in sections for figure in section.figures]
+    figures = [figure for section in sections for figure in section["figures"]]
     drawn = {figure.id: figure.specification for figure in figures}
     return rendered(
         "page.html",
@@ -113,7 +114,7 @@ def page(
         runs=tables.runs(records, disturbed),
         provenance=provenance(records),
         reading=READING,
-        figures_json=_inside_script(drawn),
+        drawn=drawn,
         library=_library() if drawn else "",
     )
 
@@ -141,13 +142,6 @@ def filters(records: Sequence[Record]) -> dict[str, list[str]]:
     return {name: some for name, some in values.items() if len(some) > 1}
 
 
-def published(names: set[str]) -> list[Any]:
-    """Return the published results of these tasks."""
-    from mlbench.analysis import published as reference
-
-    return [result for name in sorted(names) for result in reference.load(task=name)]
-
-
 @cache
 def _library() -> str:
     """Return Vega, Vega-Lite and Vega-Embed as one script."""
@@ -158,21 +152,19 @@ def _library() -> str:
 
 def rendered(template: str, **values: Any) -> str:
     """Return a page as HTML, from a template beside this module; every text is escaped."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, loader=FunctionLoader(_packaged)
-    )
+    loader = PackageLoader("mlbench.report", "")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, loader=loader)
     environment.filters["joined"] = lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%")
-    style, script = _packaged("page.css"), _packaged("page.js")
-    return environment.get_template(template).render(style=style, script=script, **values)
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return environment.get_template(template).render(**values)
 
 
-def _packaged(name: str) -> str:
-    return files("mlbench.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _section(group: Group, index: int, all_groups: Sequence[Group], references: Sequence[Any]) -> _Section:
+def _section(
+    group: Group, index: int, all_groups: Sequence[Group], references: Sequence[Any]
+) -> dict[str, Any]:
+    """Return what the template shows of a group."""
     beside, unshown = tables.references(
         [reference for reference in references if reference.task == group.task]
     )
@@ -183,13 +175,13 @@ def _section(group: Group, index: int, all_groups: Sequence[Group], references: 
     drawn = charts(group)
     own = registry.report(group.task)  # a task that draws its own table needs none of the others
     empty = [f"{chart.title}: {' '.join(chart.notes)}" for chart in drawn if chart.empty and not own]
-    return _Section(
+    return dict(
         id=f"group-{index}",
         title=group.title,
         task=group.task,
         headline=headline(group),
         answer=answer(group),
-        figures=[_live(f"figure-{index}-{chart.name}", chart) for chart in drawn if not chart.empty],
+        figures=[_figure(chart, f"figure-{index}-{chart.name}") for chart in drawn if not chart.empty],
         table=tables.points(group),
         notes=[*empty, *sorted(notes), *disturbances(group), *waiting(group)],
         references=beside if group is first else [],
@@ -197,22 +189,7 @@ def _section(group: Group, index: int, all_groups: Sequence[Group], references: 
     )
 
 
-def _live(name: str, chart: Chart) -> Figure:
-    """Return a figure that scripts draw, with its still picture; the page has its title and notes already."""
+def _figure(chart: Chart, name: str = "") -> Figure:
+    """Return the picture of a chart; one with a name is drawn by scripts, too."""
     specification = render.specification(chart)
-    return Figure(name, chart, specification, _svg(specification))
-
-
-def still(chart: Chart) -> Figure:
-    """Return the picture of a chart."""
-    return Figure("", chart, {}, _svg(render.specification(chart)))
-
-
-def _svg(specification: dict[str, Any]) -> str:
-    return base64.b64encode(render.svg(specification).encode()).decode()
-
-
-def _inside_script(value: Any) -> str:
-    """Return JSON that no HTML parser takes for the end of its script element or for a comment."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return Figure(name, chart, specification, base64.b64encode(render.svg(specification).encode()).decode())

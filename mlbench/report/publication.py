@@ -33,8 +33,10 @@ def write(
 ) -> list[Path]:
     """Write everything but pages into the folder; return the paths."""
     submissions = list({id(submission): submission for submission, _ in runs}.values())
+    points = [leaderboard.row(entry) for entry in entries]
+    index = {"schema": SCHEMA, "tiers": leaderboard.TIERS, "points": points}
     texts: dict[str, str] = {
-        "index.json": json.dumps(_index(entries), indent=2, allow_nan=False) + "\n",
+        "index.json": json.dumps(index, indent=2, allow_nan=False) + "\n",
         "README.md": readme(submissions),
         ".zenodo.json": json.dumps(_zenodo(submissions), indent=2) + "\n",
         "CITATION.cff": yaml.safe_dump(_citation(submissions), sort_keys=False, allow_unicode=True),
@@ -125,14 +127,6 @@ def _citation(submissions: Sequence[Checked]) -> dict[str, Any]:
                 "authors": [{"name": name} for name in ORIGIN],
             }
         ],
-    }
-
-
-def _index(entries: Sequence[LeaderboardEntry]) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "tiers": leaderboard.TIERS,
-        "points": [leaderboard.row(entry) for entry in entries],
     }
 
 

@@ -8,6 +8,7 @@ from mlbench.record.format import counted, duration
 from mlbench.record.phases import PHASES, TRAIN_STEP
 from mlbench.record.record import Record
 from mlbench.report import render
+from mlbench.report.charts.phases import stacked
 
 ELAPSED = Axis("time since the first access to data / s", limits=(0, None))
 MOST_BARS = 40  # bars that can be told apart; of more segments neighbours are added up
@@ -79,17 +80,13 @@ def _phases(record: Record, about: str) -> Chart:
     together = max(1, -(-len(intervals) // MOST_BARS))
     starts = range(0, len(intervals), together)
     places = [float(number) for number in range(1, len(starts) + 1)]
-    bottoms = [0.0] * len(starts)
-    traces = []
+    parts = []
     names = (*PHASES, TRAIN_STEP) if TRAIN_STEP in record.phases else PHASES
     for style, phase in enumerate(names):
         means = [interval.phases[phase].mean if phase in interval.phases else 0.0 for interval in intervals]
         seconds = [sum(means[start : start + together]) for start in starts]
-        label = phase.replace("_", " ")
-        texts = [f"{label}: {duration(value)}" for value in seconds]
-        bars = Trace(label, places, seconds, "bars", style, base=list(bottoms), width=BAR, texts=texts)
-        traces.append(bars)
-        bottoms = [bottom + more for bottom, more in zip(bottoms, seconds, strict=True)]
+        parts.append((phase.replace("_", " "), style, seconds))
+    traces, _ = stacked(parts, places, width=BAR)
     epochs = all(validation.epoch == count for count, validation in enumerate(record.validations, start=1))
     unit = "epoch" if epochs else "interval between validations"
     step = max(1, len(places) // 10)

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Sequence, Set
 from datetime import date
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,7 @@ from mlbench.report import leaderboard, page, publication, tables
 from mlbench.report.charts import frontier
 from mlbench.report.grouping import Group, groups
 from mlbench.report.leaderboard import LeaderboardEntry
-from mlbench.report.page import PagePart
-from mlbench.report.page_input import StudyText
+from mlbench.report.page import PagePart, StudyText
 from mlbench.report.tables import Row, Table, TableCell, cell
 from mlbench.tracking.submission import Checked
 
@@ -62,14 +62,16 @@ def write(
     names = _file_names(studies, {_page(submission).lower() for submission in submissions} | OWN)
     folder.mkdir(parents=True, exist_ok=True)
     texts: dict[str, str] = {}
+    listed = []
     for name, some in sorted(studies.items()):
+        days = sorted({record.started_at[:10] for record in some})
+        span = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+        listed.append((name, names[name], len(some), span))
         question = "What do these runs show?" if name == SINGLE else ""
-        texts[names[name]] = page.page(some, study=StudyText(name, question, ()), references=[])
+        texts[names[name]] = page.page(some, study=StudyText(name, question, ()))
     entries = leaderboard.entries(submissions)
     for submission in submissions:
-        texts[_page(submission)] = page.page(
-            list(submission.records), study=_about(submission, entries), references=[]
-        )
+        texts[_page(submission)] = page.page(submission.records, study=_about(submission, entries))
     runs = [(submission, run) for submission in submissions for run in submission.records]
     every = [*records, *(run for _, run in runs)]
     why = [f"Tier: {leaderboard.SELF}: {LOOSE.incomplete[0]}."]
@@ -77,10 +79,10 @@ def write(
     texts["index.html"] = _rendered(
         "Results",
         "Time to accuracy of every point, fastest first, with 95 % intervals.",
-        [*(_ranked(some) for some in _by_section(entries)), *loose],
+        [*(_ranked(list(some)) for _, some in groupby(entries, lambda entry: entry.section)), *loose],
         caption="medians of the runs; points in italics may not be compared",
         tiers=leaderboard.TIERS if entries else {},
-        studies=[(name, names[name], len(some), _span(some)) for name, some in sorted(studies.items())],
+        studies=listed,
         filters=page.filters(every),
     )
     texts["hardware.html"] = _rendered(
@@ -130,23 +132,16 @@ def _about(submission: Checked, entries: Sequence[LeaderboardEntry]) -> StudyTex
     return StudyText(name, "What was handed in, and what its logs say.", (), facts=facts)
 
 
-def _by_section(entries: Sequence[LeaderboardEntry]) -> list[list[LeaderboardEntry]]:
-    sections: dict[str, list[LeaderboardEntry]] = {}
-    for entry in entries:
-        sections.setdefault(entry.section, []).append(entry)
-    return list(sections.values())
-
-
 def _ranked(some: Sequence[LeaderboardEntry]) -> PagePart:
     """Return a leaderboard: time over workers, who is fastest and who is cheapest, and every point."""
     rows = []
     for entry in some:
-        point, about = entry.point, entry.submission.about
+        point = entry.point
         cells = [
             TableCell(str(entry.rank or "-"), number=True),
             TableCell(entry.entity, entry.curve, link=_page(entry.submission)),
             TableCell(f"{point.workers} x {point.backend}, {point.sync}"),
-            TableCell(about.hardware if about else point.hardware),
+            TableCell(entry.hardware),
             cell(point.time_to_accuracy, "s"),
             cell(entry.usd, "USD"),
             TableCell(leaderboard.reached(point), number=True),
@@ -230,8 +225,7 @@ def _predicted(records: Sequence[Record], submissions: Sequence[Checked]) -> lis
 
 
 def _machine(entry: LeaderboardEntry) -> str:
-    about = entry.submission.about
-    return f"{about.hardware if about else entry.point.hardware} ({entry.entity})"
+    return f"{entry.hardware} ({entry.entity})"
 
 
 def _published() -> list[PagePart]:
@@ -268,12 +262,6 @@ def _row(label: str, point: Point) -> Row:
     ]
     filters = {"task": point.task, "workers": str(point.workers), "hardware": point.hardware}
     return Row(cells, point.exclusion_reason is not None, filters)
-
-
-def _span(records: Sequence[Record]) -> str:
-    """Return the days on which the runs began."""
-    days = sorted({record.started_at[:10] for record in records})
-    return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
 
 
 def _file_names(studies: dict[str, list[Record]], others: Set[str] = OWN) -> dict[str, str]:

@@ -21,7 +21,8 @@ def summary(
     if groups is None:
         groups = grouping.groups(records, histories=study.histories(output_root))
     commands = "\n".join(study.commands(plan))
-    note = "\n\n".join([plan.question, *map(_answer, groups), f"```\n{commands}\n```"])
+    answers = ["\n\n".join([f"**{group.heading}**", *sentences.answer(group)]) for group in groups]
+    note = "\n\n".join([plan.question, *answers, f"```\n{commands}\n```"])
     return Summary([*aggregates.metrics(groups)], _tags(plan, records, groups), note)
 
 
@@ -38,10 +39,3 @@ def _tags(plan: Study, records: Sequence[Record], groups: Sequence[Group]) -> di
         "points": str(len(plan.points)),
         "workers": ", ".join(map(str, sorted({point.workers for point in all_points}))),
     }
-
-
-def _answer(group: Group) -> str:
-    """Return a group's answer as Markdown."""
-    network = f", {group.network}" if group.network else ""
-    title = f"**{group.task} {group.scale}, goal {group.goal or 'none'}{network}**"
-    return "\n\n".join([title, *sentences.answer(group)])

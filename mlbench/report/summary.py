@@ -85,7 +85,10 @@ def _time(group: Group, ours: Sequence[ScalingCurve]) -> str:
     curve, best = min(allowed, key=lambda pair: pair[1].point.median_s)
     time = best.point.time_to_accuracy
     assert time is not None
-    within = "" if time.low is None or time.high is None else f", {_within(time.low, time.high)}"
+    within = ""
+    if time.low is not None and time.high is not None:
+        end = duration(time.high) if math.isfinite(time.high) else "no upper end"
+        within = f", {100 * LEVEL:.0f} % interval {duration(time.low)} to {end}"
     which = f"{curve.prefix}{counted(best.point.workers, 'worker')}"
     repeats = f"median of {counted(time.n, 'run')}" if time.n > 1 else "a single run"
     sentence = f"Fastest to {group.goal} is {which} in {duration(time.value)} ({repeats}{within})"
@@ -148,11 +151,6 @@ def _times(quotient: Ratio, what: str) -> str:
         return f"{factor(quotient.value or math.nan)} times {what}"
     ends = f"{factor(quotient.low)} to {factor(quotient.high)}"
     return f"{factor(quotient.value or math.nan)} times {what} ({100 * LEVEL:.0f} % interval {ends})"
-
-
-def _within(low: float, high: float) -> str:
-    end = duration(high) if math.isfinite(high) else "no upper end"
-    return f"{100 * LEVEL:.0f} % interval {duration(low)} to {end}"
 
 
 def _against_one(best: Speedup, compared: Sequence[Speedup], slower: set[tuple[int, int]]) -> str:

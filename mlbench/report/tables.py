@@ -13,7 +13,6 @@ from mlbench.record import attempts, fields, format
 from mlbench.record.format import counted, last_line, quantity
 from mlbench.record.record import Record
 from mlbench.report.grouping import Group
-from mlbench.report.page_input import Planned
 from mlbench.report.quantities import QUANTITIES
 
 # The published quantities that have a counterpart here, with their headings; the rest is counted only.
@@ -30,6 +29,16 @@ PUBLISHED = {
 }
 SHORT = 24  # letters; a shorter caveat is written at each run, a longer one that several share is numbered
 ABOUT = ("label", "goal", "workers", "backend", "device", "hardware", "software", "date", "n")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run that a study asked for; `why` says what became of it where no record does."""
+
+    label: str  # e.g. "task=logreg workers=2"
+    key: str
+    seed: int
+    why: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,19 @@
-"""The report of a study: figures, tables and one self-contained page.
-
-`write` makes everything into a folder; `rows` and `metrics` (of `groups`) give the numbers alone.
-"""
+"""The report of a study: figures, tables and one self-contained page; `aggregates` has the numbers alone."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mlbench.analysis import published
 from mlbench.analysis.chart import Axis, Chart
 from mlbench.record.record import Record
-from mlbench.report import aggregates
-from mlbench.report.aggregates import metrics
+from mlbench.report import aggregates, page, render
 from mlbench.report.charts import NAMES, charts
 from mlbench.report.grouping import Group, groups
-from mlbench.report.page_input import Planned, StudyText
+from mlbench.report.page import StudyText
+from mlbench.report.tables import Planned
 
-if TYPE_CHECKING:
-    from mlbench.report import page
-
-__all__ = ["FILES", "Planned", "StudyText", "draw", "groups", "metrics", "rows", "write"]
+__all__ = ["FILES", "Planned", "StudyText", "draw", "groups", "write"]
 
 FILES = (*(f"{name}.png" for name in NAMES), "summary.parquet", "summary.csv", "report.html")
 
@@ -30,7 +25,7 @@ def write(
     study: StudyText,
     references: Sequence[Any] | None = None,
     grouped: Sequence[Group] | None = None,
-    parts: "Sequence[page.PagePart] | None" = None,
+    parts: Sequence[page.PagePart] | None = None,
 ) -> list[Path]:
     """Write FILES into the folder, which is made; return their paths.
 
@@ -42,42 +37,26 @@ def write(
     A study of both scales has the charts of its second one in files of their own, e.g. speedup-mini.png:
     mini and official never stand in one picture.
     """
-    from mlbench.report import page  # jinja2 is for the page alone
-
     folder.mkdir(parents=True, exist_ok=True)
     grouped = groups(records) if grouped is None else grouped
-    paths = draw(records, folder, grouped=grouped)
+    paths = draw(grouped, folder)
     aggregates.save(aggregates.rows(grouped), folder)
     if references is None:
-        references = page.published({group.task for group in grouped})
+        tasks = sorted({group.task for group in grouped})
+        references = [result for task in tasks for result in published.load(task=task)]
     parts = page.predicted(grouped) if parts is None else parts
     text = page.page(records, study=study, references=references, grouped=grouped, parts=parts)
     (folder / "report.html").write_text(text, encoding="utf-8")
     return [*paths, *(folder / name for name in FILES if not name.endswith(".png"))]
 
 
-def rows(records: Sequence[Record]) -> list[aggregates.Row]:
-    """Return the aggregates of the records' points, one row a point."""
-    return aggregates.rows(groups(records))
-
-
-def draw(
-    records: Sequence[Record],
-    folder: Path,
-    names: Sequence[str] = NAMES,
-    *,
-    grouped: Sequence[Group] | None = None,
-) -> list[Path]:
+def draw(grouped: Sequence[Group], folder: Path, names: Sequence[str] = NAMES) -> list[Path]:
     """Write charts as PNG into the folder, those of all tasks of one scale in one file; return the paths.
 
     A task that measures a table adds its own, e.g. all_reduce_time.png.
     """
-    from mlbench.report import render
-
     scales: dict[str, list[Group]] = {}
-    for group in sorted(
-        groups(records) if grouped is None else grouped, key=lambda group: group.scale != "official"
-    ):
+    for group in sorted(grouped, key=lambda group: group.scale != "official"):
         scales.setdefault(group.scale, []).append(group)
     paths = []
     for index, (scale, some) in enumerate(scales.items() or [("", [])]):

@@ -31,18 +31,13 @@ class RunEstimate:
     basis: str
 
 
-def estimate(experiment: Experiment, runs: Iterable[Record]) -> RunEstimate:
-    """Return the estimate of a run from `runs` measured here.
+def estimates(experiments: Iterable[Experiment], runs: Iterable[Record]) -> list[RunEstimate]:
+    """Return the estimate of a run of each experiment from `runs` measured here.
 
     They are the runs of the same configuration (their median); without any, those of the same training with
     other workers, backend or hardware (the longest, as for the limit of a study); without any, what the
     task's page says of its mini scale, where nothing else of the training is other.
     """
-    return estimates([experiment], runs)[0]
-
-
-def estimates(experiments: Iterable[Experiment], runs: Iterable[Record]) -> list[RunEstimate]:
-    """Return the estimate of a run of each experiment."""
     by_key: dict[str, list[float]] = {}  # s
     by_training: dict[str, list[float]] = {}
     for run in runs:

@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +17,8 @@ from mlbench.launch import cache, execute
 from mlbench.record import format, run_folders, study
 from mlbench.record.attempts import Attempts
 from mlbench.record.study import Study
-from mlbench.studies import session
-from mlbench.studies.estimate import RunEstimate, estimate, estimates
+from mlbench.studies import sequential, session
+from mlbench.studies.estimate import RunEstimate, estimates
 from mlbench.studies.spec import SweepSpec, compose_points
 from mlbench.studies.trial_order import ordered_trials
 from mlbench.tasks import registry
@@ -51,7 +52,7 @@ def run(experiment: Experiment, overrides: Sequence[str]) -> list[str]:
     if (refusal := session.refusal(experiment)) is not None:
         raise UserError(refusal)
     _check(experiment)
-    forecast = estimate(experiment, run_folders.readable(experiment.output_root))
+    (forecast,) = estimates([experiment], run_folders.readable(experiment.output_root))
     rows = [
         ("run", _headline(experiment)),
         ("goal", _goal(experiment)),
@@ -87,6 +88,9 @@ def sweep(spec: SweepSpec) -> tuple[list[str], bool]:
         if point.refusal:
             lines += wrapped(f"refused: {shlex.join(point.overrides)}: {point.refusal}", WIDTH)
     lines += _row("estimate", _total([(point.missing, point.estimate) for point in points], hardware))
+    if spec.auto:
+        more = f"repeats=auto adds seeds while the order is undecided, up to {sequential.MOST} a point"
+        lines += _row("not in it", more)
     if spec.max_usd is not None:
         lines += _row("limit", f"max_usd={spec.max_usd:g}: no run starts that would exceed it")
     if spec.max_time_s is not None:
@@ -120,10 +124,8 @@ def configurations(spec: SweepSpec) -> Iterator[str]:
 def _points(plan: Study, wanted: Mapping[str, Experiment], result: session.StudyResult) -> list[PointPlan]:
     trials = [trial for trial in ordered_trials(plan) if trial.point.key in wanted]
     runs = study.attempts(trials, result.output_root)
-    finished: dict[str, int] = {}
-    for trial in trials:
-        counts = Attempts(tuple(runs[trial.id])).result is not None
-        finished[trial.point.key] = finished.get(trial.point.key, 0) + counts
+    done = (trial for trial in trials if Attempts(tuple(runs[trial.id])).result is not None)
+    finished = Counter(trial.point.key for trial in done)
     points = [point for point in plan.points if point.key in wanted]
     measured = run_folders.readable(result.output_root)
     every = estimates((wanted[point.key] for point in points), measured)

@@ -98,9 +98,10 @@ def measure(spec: SweepSpec, *, console: "Console | None" = None) -> StudyResult
         ]
         _run_missing(result, wanted, every, runs=runs, spec=spec, added=added, console=console)
         result.records = study.records(result.study, result.output_root)
-        if spec.auto and (undecided := sequential.undecided(result.records)):
+        if spec.auto and not result.interrupted and (undecided := sequential.undecided(result.records)):
             points = format.counted(len(undecided), "point")
-            why = f"max_usd= or max_time= is spent, or they have the {sequential.MOST} seeds of repeats=auto"
+            why = "max_usd= or max_time= is spent, a seed of theirs has no result, or they have the "
+            why += f"{sequential.MOST} seeds of repeats=auto"
             result.notes.append(f"the order of {points} is undecided: {why}")
         if result.interrupted:
             with _mlflow_may_fail(result):
@@ -187,7 +188,9 @@ def _run_missing(
         points = format.counted(len(wanted), "point")
         progress.say(f"{points}, {runs_in_all}, {progress.done} of them finished")
         progress.spent = budget.spent
-        missing = _feasible(missing, _refusals_here(missing, wanted), result=result, progress=progress)
+        keys = dict.fromkeys(trial.point.key for trial in missing)
+        never = {key: why for key in keys if (why := refusal(wanted[key])) is not None}  # Ray is not needed
+        missing = _feasible(missing, never, result=result, progress=progress)
         if missing:
             sample = wanted[missing[0].point.key]
             cluster = _submitting if remote_run.takes(sample.cluster.name) else _joined
@@ -312,7 +315,7 @@ def _run(
         directory=Path.cwd(),
         environment={**os.environ, persistent.ADDRESS: address, "RAY_ADDRESS": address},
         sweep=secrets.token_hex(8),
-        **limits,
+        limits=limits,
     )
     more = partial(_more_seeds, wanted, experiments, limits, result) if spec.auto else tuple
     monitor = StudyMonitor(context.trials, budget, folder=result.folder, progress=progress)
@@ -364,15 +367,6 @@ def _feasible(
     return [trial for trial in missing if trial.point.key not in refusals]
 
 
-def _refusals_here(missing: Sequence[Trial], wanted: Mapping[str, Experiment]) -> dict[str, str]:
-    """Return why points can never run on this machine or their cluster, by key, before Ray is started."""
-    return {
-        key: why
-        for key in dict.fromkeys(trial.point.key for trial in missing)
-        if (why := refusal(wanted[key])) is not None
-    }
-
-
 def refusal(experiment: Experiment) -> str | None:
     """Return why this experiment can never run on this machine or its cluster; None where it may."""
     try:
@@ -421,8 +415,13 @@ def _attempts(
     by_trial = study.attempts(trials, result.output_root)
     for trial in trials:
         finished = any(run.status in FINISHED for run in by_trial[trial.id])
-        if not finished and trial.id in old:
-            by_trial[trial.id] += _from_store(trial, experiments[trial.point.key], result.output_root)
+        if finished or trial.id not in old:
+            continue
+        experiment = experiments[trial.point.key]
+        there = execute.find_cached(experiment.model_copy(update={"seed": trial.seed}))
+        if there is not None:
+            cache.restore(there, result.output_root / there.run_id, experiment.store)
+            by_trial[trial.id].append(there)
     return by_trial
 
 
@@ -439,29 +438,28 @@ def _conclude(folder: Path, store: str) -> str | None:
     return f"{folder.name} was interrupted and counts nowhere, as it has no record ({uploaded.why}): {later}"
 
 
-def _from_store(trial: Trial, experiment: Experiment, output_root: Path) -> list[Record]:
-    there = execute.find_cached(experiment.model_copy(update={"seed": trial.seed}))
-    if there is None:
-        return []
-    cache.restore(there, output_root / there.run_id, experiment.store)
-    return [there]
+def compared(result: StudyResult) -> "list[writer.Group]":
+    """Return what the report compares; its bootstraps take seconds."""
+    from mlbench.report import writer
+
+    return writer.groups(result.records, histories=study.histories(result.output_root))
 
 
-def publish(result: StudyResult) -> "list[writer.Group]":
-    """Write the report, and the parent run with it into MLflow; return what the report compares."""
+def publish(result: StudyResult, groups: "Sequence[writer.Group]") -> None:
+    """Write the report of what `compared` returned, and the parent run with it into MLflow."""
     from mlbench.report import study_summary, writer
 
-    if not result.records:
-        return []
-    histories = study.histories(result.output_root)
-    groups = writer.groups(result.records, histories=histories)  # once: their bootstraps take seconds
-    writer.write(result.records, result.folder / study.REPORT, study=_text(result), grouped=groups)
+    folder = result.folder / study.REPORT
+    try:
+        writer.write(result.records, folder, study=_text(result), grouped=groups)
+    except OSError as error:
+        sentence = f"the report in {folder} cannot be written: {error.strerror or error}"
+        raise UserError(sentence, hint="the runs are whole; the same command writes it again") from error
     status = "FAILED" if result.unmeasured else "FINISHED"
     arguments = {"output_root": result.output_root, "uri": result.store}
     with _mlflow_may_fail(result):
         summary = study_summary.summary(result.study, result.records, result.output_root, groups=groups)
         parent_runs.write(result.study, result.records, summary, **arguments, status=status)
-    return groups
 
 
 @contextmanager

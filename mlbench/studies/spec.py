@@ -110,6 +110,11 @@ def named(
             by_name.pop("repeats", None)  # as many as there are seeds
         arguments = list(by_name.values())
         own, overrides = _options(arguments)
+        if unread := [f"{option}={value}" for option, value in own.items() if option != "repeats"]:
+            raise UserError(
+                f"{path}: a line of sweeps takes no {' '.join(unread)}",
+                hint="write max_usd: NUMBER beside sweeps:, and the others after the name of the study",
+            )
         parsed = grid.parse(overrides)
         grids.append((parsed, _invocation(arguments, own | options, seeds=parsed.seeds)))
     limits = _limits(options)
@@ -267,11 +272,13 @@ def _invocation(
 
 def _limits(options: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of a SweepSpec that say how far it goes."""
+    if (extend := options.get("extend", "false")) not in ("true", "false"):
+        raise UserError(f"extend={extend} is neither true nor false")
     return {
         "max_usd": _max_usd(options),
         "max_time_s": seconds("max_time", options["max_time"]) if "max_time" in options else None,
         "auto": options.get("repeats") == AUTO,
-        "extend": _extend(options),
+        "extend": extend == "true",
     }
 
 
@@ -285,13 +292,6 @@ def _max_usd(options: Mapping[str, str]) -> float | None:
     if not 0 < limit < float("inf"):
         raise UserError(f"max_usd={options['max_usd']} is not a number of USD above 0")
     return limit
-
-
-def _extend(options: Mapping[str, str]) -> bool:
-    text = options.get("extend", "false")
-    if text not in ("true", "false"):
-        raise UserError(f"extend={text} is neither true nor false")
-    return text == "true"
 
 
 def _searchpath(settings: Mapping[str, str]) -> tuple[str, ...]:

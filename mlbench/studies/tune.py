@@ -50,8 +50,7 @@ class TrialContext:
     - output_settings: overrides that say where results lie, the same for all trials.
     - folder: the study's; output_root: where the runs' folders are made.
     - sweep: an id of this call, so that a stop is not taken for that of an earlier one.
-    - max_usd: limit for all runs of the study; None: no limit.
-    - expires: when the cluster ends, s since 1970; None: nobody knows. ends: when max_time is over.
+    - limits: max_usd, expires and ends, as a Budget has them.
     """
 
     trials: dict[str, Trial]
@@ -62,9 +61,7 @@ class TrialContext:
     directory: Path
     environment: Mapping[str, str]
     sweep: str
-    max_usd: float | None
-    expires: float | None
-    ends: float | None = None
+    limits: Mapping[str, float | None]
 
     @property
     def log(self) -> Path:
@@ -262,13 +259,11 @@ def _stopped(context: TrialContext) -> bool:
 
 def _refusal(trial: Trial, context: TrialContext) -> str | None:
     """Return why money or time do not allow one more run, from the records of all runs so far."""
-    if context.max_usd is None and context.expires is None and context.ends is None:
+    if all(limit is None for limit in context.limits.values()):
         return None
     plan = study.load(context.folder)
     runs = study.records(plan, context.output_root) if plan else []
-    limits = {"max_usd": context.max_usd, "expires": context.expires, "ends": context.ends}
-    budget = Budget(context.experiments, runs, **limits)
-    return budget.refusal(trial.point.key)
+    return Budget(context.experiments, runs, **context.limits).refusal(trial.point.key)
 
 
 def _output(folder: Path, trial: Trial) -> Path:
@@ -353,6 +348,7 @@ class StudyMonitor:
                 self._progress.started(shlex.join(trial.overrides))
                 self._run = RunProgress(self._folder.parent.parent, trial.seed)
                 self._pid = value["pid"]
+                self._forecast(trial)
             elif event["key"] == REFUSED:
                 self.refusal = value["reason"]
             elif event["key"] == ENDED:
@@ -373,5 +369,12 @@ class StudyMonitor:
             error = format.last_line(value["error"] or "")
             self.unmeasured.append(f"{overrides}: {value['status']}: {error}")
         self._progress.spent = self._budget.spent
-        self._progress.left = self._budget.left([trial.point.key for trial in self.remaining.values()])
+        self._forecast(None)
         self._progress.ended(overrides, run, value["error"], value["status"])
+
+    def _forecast(self, running: Trial | None) -> None:
+        """Tell how long the trial in progress takes, and the others that are left."""
+        seconds = 0.0 if running is None else self._budget.seconds(running.point.key)
+        others = [trial.point.key for trial in self.remaining.values() if trial != running]
+        self._progress.run_s = seconds or 0.0
+        self._progress.left = None if seconds is None else self._budget.left(others)

@@ -39,22 +39,17 @@ COMPLETION = "mlbench --completion bash (or zsh, fish) prints the shell's comple
 Options = dict[str, dict[str, Any]]  # keyword arguments of `add_argument` by option
 Content = str | Sequence[tuple[str, str]]  # of a section of the help: a paragraph, or terms with meanings
 HYDRA = {  # options of Hydra's own command line, and what to use instead
-    "-m": "several values make a sweep: python -m mlbench.sweep workers=1,2",
-    "--multirun": "several values make a sweep: python -m mlbench.sweep workers=1,2",
+    **dict.fromkeys(("-m", "--multirun"), "several values make a sweep: python -m mlbench.sweep workers=1,2"),
     "--config": "--config-dir FOLDER adds YAML files; the values of a run are its name=value words",
-    "-c": "--cfg job prints the resolved configuration",
+    **dict.fromkeys(("-c", "--info"), "--cfg job prints the resolved configuration"),
     "--cfg": "python -m mlbench.run --cfg job prints the resolved configuration of one run",
-    "--dryrun": "--dry-run shows the plan and an estimate, and starts nothing",
-    "-n": "--dry-run shows the plan and an estimate, and starts nothing",
-    "--info": "--cfg job prints the resolved configuration",
+    **dict.fromkeys(("-n", "--dryrun"), "--dry-run shows the plan and an estimate, and starts nothing"),
     "--hydra-help": "use --help",
     "--package": "packages cannot be changed; write name=value",
     "--run": "a run needs no option; write name=value",
     "--resolve": "--cfg job prints resolved values",
-    "--shell-completion": COMPLETION,
-    "-sc": COMPLETION,
-    "-cd": "--config-dir FOLDER adds a folder of YAML files",
-    "--config-path": "--config-dir FOLDER adds a folder of YAML files",
+    **dict.fromkeys(("-sc", "--shell-completion"), COMPLETION),
+    **dict.fromkeys(("-cd", "--config-path"), "--config-dir FOLDER adds a folder of YAML files"),
     "--config-name": "conf/config.yaml is the only one; write name=value",
 }
 
@@ -394,10 +389,22 @@ def parser(command: Command, name: str | None = None) -> _Parser:
     if name is None and "" in command.verbs:
         name = ""
     verb = None if name is None else command.verbs[name]
+    if verb is None:
+        usage = f"{command.program} COMMAND [WORD ...] [OPTION ...]"
+        verbs = section("commands", [(name, verb.summary) for name, verb in command.verbs.items()])
+        closing = f"`{command.program} COMMAND --help` has examples."
+        description = "\n\n".join([_fill(command.description or ""), verbs, closing])
+    else:
+        settings = "[name=value ...]" if verb.settings and not verb.overrides else ""
+        options = "[OPTION ...]" if verb.options else ""
+        usage = " ".join(filter(None, [command.program, name, verb.arguments, settings, options]))
+        listed = [(f"{name}={default}", about) for name, (default, about) in verb.settings.items()]
+        own = section("settings (name=value, with their defaults)", listed) if listed else ""
+        description = f"{verb.help}\n\n{own}".strip()
     made = _Parser(
         prog=f"{command.program} {name or ''}".strip(),
-        usage=_usage(command, name),
-        description=_list_of_verbs(command) if verb is None else _description(verb),
+        usage=usage,
+        description=description,
         allow_abbrev=False,
         formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=WIDTH, max_help_position=COLUMN),
     )
@@ -408,28 +415,6 @@ def parser(command: Command, name: str | None = None) -> _Parser:
         (outputs if option in OUTPUTS else made).add_argument(option, **keywords)
     made.add_argument("--version", action="version", version=f"mlbench {mlbench.__version__}")
     return made
-
-
-def _usage(command: Command, name: str | None) -> str:
-    if name is None:
-        return f"{command.program} COMMAND [WORD ...] [OPTION ...]"
-    verb = command.verbs[name]
-    settings = "[name=value ...]" if verb.settings and not verb.overrides else ""
-    options = "[OPTION ...]" if verb.options else ""
-    return " ".join(filter(None, [command.program, name, verb.arguments, settings, options]))
-
-
-def _list_of_verbs(command: Command) -> str:
-    listed = section("commands", [(name, verb.summary) for name, verb in command.verbs.items()])
-    closing = f"`{command.program} COMMAND --help` has examples."
-    return "\n\n".join([_fill(command.description or ""), listed, closing])
-
-
-def _description(verb: Verb) -> str:
-    """Return what a verb does, its examples and its settings."""
-    listed = [(f"{name}={default}", about) for name, (default, about) in verb.settings.items()]
-    settings = section("settings (name=value, with their defaults)", listed) if listed else ""
-    return f"{verb.help}\n\n{settings}".strip()
 
 
 def _near(name: str, verb: Verb) -> str | None:

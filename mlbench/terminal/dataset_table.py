@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mlbench.config import compose, plugins
@@ -16,6 +15,7 @@ from mlbench.datasets import arrow
 from mlbench.record.format import with_prefix
 from mlbench.tasks import registry
 from mlbench.terminal import help, tables
+from mlbench.terminal.live_view import stderr
 
 HEADINGS = ("task", "scale", "data set", "prepared", "on disk", "download", "licence")
 STEPS = 10  # lines that a step of the work prints where there is no terminal for a bar
@@ -61,8 +61,8 @@ def summary(folder: Path, manifest: dict[str, Any]) -> str:
 @contextmanager
 def progress() -> Iterator[arrow.Progress]:
     """Show on stderr what is under way: bars on a terminal, else a line every tenth of a step."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    console = stderr()
+    if not console.is_interactive:
         yield _lines()
         return
     amount = TextColumn("{task.fields[amount]}")

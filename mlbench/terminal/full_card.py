@@ -86,12 +86,12 @@ def profile(record: Record) -> Rows:
 
 def extras(record: Record) -> Rows:
     """Return what packages have added to the record, as they say it."""
-    return [row for name in record.extras for row in _extra(record, name)]
-
-
-def _extra(record: Record, name: str) -> Rows:
-    module = plugins.extra(name)
-    return module.rows(record) if module else [(name, "recorded by a package that is not installed here")]
+    lines: Rows = []
+    for name in record.extras:
+        module = plugins.extra(name)
+        absent = [(name, "recorded by a package that is not installed here")]
+        lines += module.rows(record) if module else absent
+    return lines
 
 
 def _failures(record: Record) -> str | None:

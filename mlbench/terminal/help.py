@@ -1,6 +1,8 @@
 """What `python -m mlbench.run --help` teaches of the configuration; everything is read from conf/."""
 
+import re
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +80,8 @@ def description(path: Path) -> str:
     described = plugins.values(path).get("description")
     if described:
         return described
-    comment = []
-    for line in path.read_text().splitlines():
-        if not line.startswith("#"):
-            break
-        comment.append(line.strip("# "))
-    text = " ".join(comment)
-    ends = (at for at in range(len(text) - 2) if text[at : at + 2] == ". " and text[at + 2].isupper())
-    return text[: next(ends, len(text)) + 1]
+    comment = takewhile(lambda line: line.startswith("#"), path.read_text().splitlines())
+    return re.split(r"(?<=\.) (?=[A-Z])", " ".join(line.strip("# ") for line in comment))[0]
 
 
 def recipes(path: Path) -> list[str]:

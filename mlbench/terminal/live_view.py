@@ -3,6 +3,7 @@
 Everything goes to stderr. A view never raises: what fails is said once, and the run goes on without it.
 """
 
+import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
@@ -43,14 +44,17 @@ def never_raises(method: Callable[..., None]) -> Callable[..., None]:
     return guarded
 
 
+def stderr() -> Console:
+    """Return the console of stderr; colours that FORCE_COLOR asks for make no screen of a CI job's log."""
+    return Console(stderr=True, force_interactive=None if sys.stderr.isatty() else False)
+
+
 class View:
     """A live screen on a terminal, or plain lines; a context manager whose subclasses say what is shown."""
 
     def __init__(self, console: Console | None, *, lines_only: bool = False) -> None:
-        self.console = console or Console(stderr=True)
-        terminal = self.console.is_terminal and not self.console.is_dumb_terminal
-        ascii_only = self.console.options.ascii_only
-        drawn = terminal and not ascii_only and not lines_only
+        self.console = console or stderr()
+        drawn = self.console.is_interactive and not self.console.options.ascii_only and not lines_only
         self.live = Live(console=self.console, auto_refresh=False, transient=True) if drawn else None
         self.lock = threading.RLock()
         self.broken = False
@@ -170,7 +174,10 @@ class RunView(View, Display):
 
     def screen(self) -> Group:
         state, bars = self.state, []
-        lines = ["; ".join([", ".join(self._times()), *state.estimate()])]
+        times = [f"{format.whole(state.elapsed)} since the command"]
+        if state.trained is not None:
+            times.append(f"{format.whole(state.trained)} on the run's clock")
+        lines = ["; ".join([", ".join(times), *state.estimate()])]
         if state.rates():
             lines.insert(0, ", ".join(state.rates()))
         if state.epochs is None:
@@ -187,12 +194,6 @@ class RunView(View, Display):
             grid.add_row(label, ProgressBar(total=1.0, completed=share), text)
         warnings = [Text(f"! {warning}", style="yellow") for warning in state.warnings[-WARNINGS:]]
         return Group(Text(state.headline(), style="bold cyan"), grid, *map(Text, lines), *warnings)
-
-    def _times(self) -> list[str]:
-        times = [f"{format.whole(self.state.elapsed)} since the command"]
-        if self.state.trained is not None:
-            times.append(f"{format.whole(self.state.trained)} on the run's clock")
-        return times
 
     def quiet(self) -> None:
         state = self.state

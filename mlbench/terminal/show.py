@@ -36,7 +36,8 @@ class Terminal(Output):
     def card(self, record: Record, *, folder: Path, where: str | None, tracking_uri: str) -> None:
         """Print the result card; where that fails, say so, for the run has ended all the same."""
         try:
-            card(record, folder=folder, where=where, tracking_uri=tracking_uri)
+            below = next_steps.lacking(record, folder=folder, where=where, tracking_uri=tracking_uri)
+            stored(record, folder=folder, tracking_uri=tracking_uri, below=below)
         except BrokenPipeError:
             raise  # its reader has seen enough
         except Exception as error:
@@ -45,7 +46,10 @@ class Terminal(Output):
                 self.line(f"mlbench: cannot show the result card ({error}); the run is in {folder}")
 
     def reused(self, record: Record, experiment: Experiment) -> None:
-        reused(record, experiment)
+        when = f"already measured at {record.started_at} with seed={record.seed}"
+        _write(Console(stderr=True), [Text(f"{when}; force=true measures again")])
+        folder = experiment.output_root.absolute() / record.run_id
+        stored(record, folder=folder, tracking_uri=experiment.store)
 
     def figures(self, folder: Path) -> None:
         draw_figures(folder)
@@ -62,26 +66,12 @@ def draw_figures(folder: Path) -> None:
             sentence(f"mlbench: {run_id} has no figures in MLflow: {why}")
 
 
-def card(record: Record, *, folder: Path, where: str | None, tracking_uri: str) -> None:
-    """Print the card of a run that has just ended; `where` is its id in MLflow, None if not reached."""
-    below = next_steps.lacking(record, folder=folder, where=where, tracking_uri=tracking_uri)
-    stored(record, folder=folder, tracking_uri=tracking_uri, below=below)
-
-
 def sentence(text: str) -> None:
     """Print a sentence to stderr, in lines where that is a terminal."""
     console = Console(stderr=True)
     lines = result_card.wrapped(text, console.width) if console.is_terminal else [text]
     console.file.write("\n".join(lines) + "\n")
     console.file.flush()
-
-
-def reused(record: Record, experiment: Experiment) -> None:
-    """Print the card of a finished run that stands for the experiment, and how to measure again."""
-    sentence = f"already measured at {record.started_at} with seed={record.seed}; force=true measures again"
-    _write(Console(stderr=True), [Text(sentence)])
-    folder = experiment.output_root.absolute() / record.run_id
-    stored(record, folder=folder, tracking_uri=experiment.store)
 
 
 def stored(

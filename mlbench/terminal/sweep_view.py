@@ -94,7 +94,8 @@ class PointProgress:
 class SweepView(View):
     """Counts the runs of a sweep and shows them.
 
-    - spent: USD so far, None where nothing has a price. left: s that the missing runs take, if known.
+    - spent: USD so far, None where nothing has a price.
+    - left: s that the runs take that have not begun, if known; run_s: s that the one in progress takes.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class SweepView(View):
         self.done = sum(len(point.records) for point in points)
         self.failed = 0
         self.left: float | None = None
+        self.run_s = 0.0
         self.spent: float | None = None
         self._now = now
         self._begin = now()
@@ -223,8 +225,9 @@ class SweepView(View):
         if self.failed:
             parts.append(f"{self.failed} failed")
         parts.append(f"{format.whole(self.elapsed())} elapsed")
-        if self.left:
-            parts.append(f"about {format.whole(self.left)} left")
+        running = max(self.run_s - (self._now() - self._run_begin), 0.0) if self._running else 0.0
+        if self.left is not None and (left := self.left + running):
+            parts.append(f"about {format.whole(left)} left")
         parts.append("not priced" if self.spent is None else f"{format.usd(self.spent)} spent")
         return ", ".join(parts)
 
@@ -254,13 +257,11 @@ def answer(groups: "Sequence[grouping.Group]", *, markdown: bool = False) -> str
         places = [number for number, heading in enumerate(points.headings) if heading in ANSWERS]
         headings = [points.headings[column] + ANSWERS[points.headings[column]] for column in places]
         rows = [[_text(row.cells[column]) for column in places] for row in points.rows]
-        network = f", {group.network}" if group.network else ""
-        title = f"{group.task} {group.scale}, goal {group.goal or 'none'}{network}"
         if markdown:
-            parts += [f"### {title}", "", tables.markdown(headings, rows), ""]
+            parts += [f"### {group.heading}", "", tables.markdown(headings, rows), ""]
             parts += [f"{sentence}\n" for sentence in summary.answer(group)]
             continue
-        parts += [title, tables.table(headings, rows)]
+        parts += [group.heading, tables.table(headings, rows)]
         parts += ["\n".join(wrapped(sentence, WIDTH)) for sentence in summary.answer(group)] + [""]
     return "\n".join(parts).rstrip()
 

@@ -127,6 +127,18 @@ def test_a_wrong_study_file_is_told_in_a_sentence(text: str, reason: str, tmp_pa
     assert f"{path}" in str(caught.value) and reason in str(caught.value)
 
 
+def test_a_limit_in_a_line_of_a_study_file_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was read and not kept, so that a study went on beyond the money that its file names."""
+    (tmp_path / "study").mkdir()
+    line = "task=logreg workers=1 repeats=3 max_usd=5 max_time=1h"
+    (tmp_path / "study" / "mine.yaml").write_text(f"question: Why?\nsweeps: [{line}]")
+    arguments = ["study=mine", "--config-dir", str(tmp_path), f"output_root={tmp_path}", "--dry-run"]
+    assert command.main(arguments) == 2
+    assert "a line of sweeps takes no max_usd=5 max_time=1h" in capsys.readouterr().err
+
+
 def test_every_point_is_composed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     composed: list[str] = []
     original = compose.compose
@@ -355,6 +367,18 @@ def test_the_view_says_what_is_done_left_and_spent() -> None:
     assert "failed: for 4" in text and "1 failed" in text
 
 
+def test_a_sweep_knows_what_its_first_run_takes_from_those_before_it(tmp_path: Path) -> None:
+    point = StudyPoint(key="k", overrides=("workers=2",), seeds=(1, 2))
+    trials = {trial.id: trial for trial in (Trial(point, 0, 1), Trial(point, 1, 2))}
+    budget = Budget({"k": experiment("workers=2")}, [record(key="k", wall=600.0)])
+    (tmp_path / "studies" / "s").mkdir(parents=True)
+    shown = SweepView([PointProgress("workers=2", 2)], console=Console(file=io.StringIO()))
+    monitor = tune.StudyMonitor(trials, budget, folder=tmp_path / "studies" / "s", progress=shown)
+    events.append(tmp_path / "studies" / "s" / study.LOG, study.STARTED, {"trial": "k-1", "pid": 1})
+    monitor.update()
+    assert (shown.run_s, shown.left) == (600.0, 600.0)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -476,7 +500,7 @@ def test_a_failed_trial_stays_failed_when_its_sweep_is_called_again(
     (point,) = points(again.records)
     assert (point.n, point.reached, point.missed) == (1, 0, ("a-7",))
     assert attempts.beside(again.records) == "3 attempts: 1 failed, 1 interrupted"
-    session.publish(again)
+    session.publish(again, session.compared(again))
     shown = (again.folder / study.REPORT / "report.html").read_text()
     assert "3 attempts: 1 failed, 1 interrupted" in shown
 

@@ -96,11 +96,11 @@ def test_the_tables_on_disk_hold_the_aggregates(
 
 
 def test_metrics_for_a_tracking_store_are_finite_and_step_by_workers(records: list[Record]) -> None:
-    metrics = list(writer.metrics(grouping.groups(records)))
+    metrics = list(aggregates.metrics(grouping.groups(records)))
     assert all(math.isfinite(value) for _, value, _ in metrics)
     assert {workers for _, _, workers in metrics} == {1, 2, 4}  # the oversubscribed point is not compared
     speedup_two = next(value for name, value, workers in metrics if (name, workers) == ("speedup", 2))
-    assert speedup_two == writer.rows(records)[1]["speedup"]
+    assert speedup_two == aggregates.rows(grouping.groups(records))[1]["speedup"]
     assert len({(name, workers) for name, _, workers in metrics}) == len(metrics)
 
 
@@ -122,7 +122,7 @@ def test_emulated_networks_are_named_wherever_a_result_stands() -> None:
     assert sections.count(name) == 1 and f"goal {goal}, {name}" in sections
     rows = [(row["network"], row["emulated"]) for row in aggregates.rows(grouped)]
     assert rows == [("host", False)] * 2 + [("1 Gbit/s and 1 ms", True)] * 2
-    names = [(metric, step) for metric, _, step in writer.metrics(grouped)]
+    names = [(metric, step) for metric, _, step in aggregates.metrics(grouped)]
     assert len(names) == len(set(names)) and ("resnet20/mini/emulated/time_to_accuracy_s", 2) in names
 
 
@@ -157,7 +157,8 @@ def test_metrics_of_several_families_and_tasks_have_names_of_their_own() -> None
         run.model_copy(update={"key": f"m{run.key}", "run_id": f"m{run.run_id}", "experiment": other(run)})
         for run in studies.study(T4, repeats=2)
     ]
-    names = {name for name, _, _ in writer.metrics(grouping.groups([*studies.study(T4, repeats=2), *mpi]))}
+    groups = grouping.groups([*studies.study(T4, repeats=2), *mpi])
+    names = {name for name, _, _ in aggregates.metrics(groups)}
     assert {"gloo/speedup", "mpi/speedup"} <= names and "speedup" not in names
 
 
@@ -221,7 +222,7 @@ def test_notes_have_room_below_a_picture_and_in_place_of_one(tmp_path: Path) -> 
     few, many = tmp_path / "few", tmp_path / "many"
     for folder, some in ((few, made[:2]), (many, made)):
         folder.mkdir()
-        writer.draw(some, folder, names=["time_to_accuracy"])
+        writer.draw(grouping.groups(some), folder, names=["time_to_accuracy"])
     with (
         Image.open(few / "time_to_accuracy.png") as first,
         Image.open(many / "time_to_accuracy.png") as second,
@@ -288,7 +289,7 @@ def test_mini_and_official_never_stand_in_one_picture(tmp_path: Path) -> None:
     groups = grouping.groups(records)
     assert [group.scale for group in groups] == ["mini", "official"]
     assert {chart.about.split(",")[1].strip() for group in groups[:1] for chart in charts(group)} == {"mini"}
-    paths = writer.draw(records, tmp_path, names=["cost"])
+    paths = writer.draw(grouping.groups(records), tmp_path, names=["cost"])
     assert [path.name for path in paths] == ["cost.png", "cost-mini.png"]
 
 
@@ -641,15 +642,15 @@ def test_other_data_stands_in_charts_answers_and_metrics_of_its_own() -> None:
         "epsilon_like", files, "epsilon_like task.validation=split",
     ]  # fmt: skip
     assert all("9 runs at 3 points" in answer(group)[2] for group in groups)
-    metrics = list(writer.metrics(grouping.groups(records)))
+    metrics = list(aggregates.metrics(groups))
     assert len({(name, workers) for name, _, workers in metrics}) == len(metrics)
-    assert {row["other_data"] for row in writer.rows(records)} == {group.other_data for group in groups}
+    assert {row["other_data"] for row in aggregates.rows(groups)} == {group.other_data for group in groups}
 
 
 def test_all_that_a_run_measures_between_its_batches_is_drawn_and_in_the_tables() -> None:
     sources = "\n".join(path.read_text() for path in (ROOT / "mlbench").rglob("*.py"))
     assert set(re.findall(r'\.outside_steps\("(\w+)"\)', sources)) == set(OUTSIDE)
-    (row,) = writer.rows([studies.run(1, 0, time=9)])
+    (row,) = aggregates.rows(grouping.groups([studies.run(1, 0, time=9)]))
     assert {name for name in row if name.endswith("_s_per_epoch")} == {
         f"{part}_s_per_epoch" for part in (*PHASES, *OUTSIDE)
     }

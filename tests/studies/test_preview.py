@@ -1,5 +1,7 @@
 """`--dry-run` and `--cfg job`: what would be measured, what is reused, and about what it takes."""
 
+import errno
+import os
 import re
 import subprocess
 import sys
@@ -11,14 +13,18 @@ import yaml
 from commands import PATIENCE_S
 from conftest import ROOT
 from driven import Run
-from records import save
+from records import record, save
 
 from mlbench import run, sweep
 from mlbench.clusters import node
 from mlbench.config import compose
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
 from mlbench.record import study
+from mlbench.record.record import Record
+from mlbench.report import writer
 from mlbench.studies import session
-from mlbench.studies.estimate import estimate
+from mlbench.studies.estimate import RunEstimate, estimates
 from mlbench.studies.spec import read
 from mlbench.tasks import registry
 
@@ -34,6 +40,10 @@ def said(capsys: pytest.CaptureFixture[str], command: Any, *arguments: str, code
     """Return what a command prints, its line breaks as blanks."""
     assert command.main(arguments) == code
     return " ".join(capsys.readouterr().out.split())
+
+
+def estimate(experiment: Experiment, records: list[Record]) -> RunEstimate:
+    return estimates([experiment], records)[0]
 
 
 def measured(root: Path, *overrides: str, seed: int, wall: float) -> None:
@@ -112,6 +122,24 @@ def test_a_dry_sweep_counts_what_is_reused_and_refuses_nothing_else(
     forced = said(capsys, sweep, *overrides, "cluster.oversubscribe=force", "max_time=2h", "--dry-run")
     assert "refused" not in forced and "for 7 runs" in forced
     assert "limit max_time=7200s: no run starts that would end later" in forced
+    auto = said(capsys, sweep, "task=logreg", "workers=1,2", "repeats=auto", "--dry-run")
+    assert "for 6 runs" in auto and "repeats=auto adds seeds while the order is undecided, up to 20 a" in auto
+
+
+def test_a_disk_that_is_too_full_for_the_report_takes_no_answer(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writer, "write", write)
+    folder = study.folder(here, "full")
+    runs = [record(time_to_accuracy=20.0 + seed, seed=seed, run_id=f"r{seed}") for seed in range(3)]
+    outcome = session.StudyResult(study.new("full", question="?"), folder, "", runs, ["workers=4: failed"])
+    with pytest.raises(UserError, match=f"the report in {folder}/report cannot be written: No space left"):
+        sweep._finish(outcome)
+    out, err = capsys.readouterr()
+    assert "Fastest to" in out and "not measured: workers=4: failed" in err
 
 
 def test_the_configurations_of_a_sweep_are_yaml_documents(
@@ -201,9 +229,6 @@ def test_an_estimate_is_of_the_same_training_or_unknown(here: Path, word: str) -
     [
         ("scaling run --study quick --dry-run", 0, "for 12 runs, one after the other"),
         ("network run --study nosuch", 2, "there is no study 'nosuch'"),
-        ("suite run --baseline /nonexistent", 2, "baseline=/nonexistent has no finished run"),
-        ("suite run --limit 5", 2, "write 0.05 for 5 %"),
-        ("tuning run --cfg all", 2, "--cfg"),
     ],
 )
 def test_a_flow_tells_its_plan_and_mistakes_before_anything_starts(

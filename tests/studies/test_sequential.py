@@ -125,7 +125,7 @@ def test_tune_is_proposed_what_is_planned_and_then_what_the_results_ask_for(tmp_
         study.Trial(study.StudyPoint(key=key, overrides=(), seeds=(1,)), 0, 1) for key in ("a", "b")
     )
     places, environment = (tmp_path, tmp_path, tmp_path), {"TOKEN": "a secret"}
-    context = TrialContext({first.id: first}, {}, (), *places, environment, "now", None, None)
+    context = TrialContext({first.id: first}, {}, (), *places, environment, "now", {})
     plans = [[second], []]
     limited = ConcurrencyLimiter(NextTrial(context, lambda: plans.pop(0)), 1)
     assert b"a secret" not in cloudpickle.dumps(limited), "Tune writes it to disk"
@@ -135,6 +135,20 @@ def test_tune_is_proposed_what_is_planned_and_then_what_the_results_ask_for(tmp_
     assert limited.suggest("2") == {"trial": "b-1"} and list(context.trials) == ["a-1", "b-1"]
     limited.on_trial_complete("2", {})
     assert limited.suggest("3") == Searcher.FINISHED
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_ctrl_c_is_no_limit_that_is_spent(
+    interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(result: session.StudyResult, *_: object, **__: object) -> None:
+        result.interrupted = interrupted
+
+    monkeypatch.setattr(session, "_run_missing", run)
+    monkeypatch.setattr(session.sequential, "undecided", lambda _: ["k"])
+    monkeypatch.setattr(session.parent_runs, "kill", lambda *_, **__: None)
+    notes = session.measure(read([*WORDS, f"output_root={tmp_path}", f"data_root={tmp_path}"])).notes
+    assert len(notes) == (not interrupted) and all("a seed of theirs has no result" in note for note in notes)
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,7 @@ def test_a_trial_that_waits_is_shown_as_waiting_and_ctrl_c_makes_it_interrupted(
         directory=tmp_path,
         environment=dict(os.environ),
         sweep="now",
-        max_usd=None,
-        expires=None,
+        limits={},
     )
     console = Console(file=io.StringIO(), width=100)
     view = SweepView([PointProgress(" ".join(trial.point.overrides), 1)], console=console)

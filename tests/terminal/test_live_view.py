@@ -10,7 +10,7 @@ from rich.console import Console
 from scripted import BEGUN, Clock, Connection, experiment, failure, heartbeat, validation
 
 from mlbench.report import grouping
-from mlbench.terminal import live_view, show, sweep_view
+from mlbench.terminal import dataset_table, live_view, show, sweep_view
 from mlbench.terminal.live_view import RunView
 from mlbench.terminal.sweep_view import PointProgress, SweepView
 
@@ -195,6 +195,19 @@ def test_progress_goes_to_stderr(capsys):
     assert out == "" and "starting Ray (local)" in err
 
 
+def test_a_log_gets_lines_also_where_colours_are_forced(monkeypatch, capsys):
+    """CI jobs set FORCE_COLOR, which rich takes for a terminal."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with RunView(experiment(), 7) as view:
+        view.say("starting Ray (local)")
+        view.redraw()
+    with dataset_table.progress() as step:
+        step("reading", 5, 10, "rows")
+    lines = capsys.readouterr().err.splitlines()
+    said = [line.rpartition("] ")[2] for line in lines[1:]]
+    assert said == ["starting Ray (local)", "reading: 5 of 10 rows"]
+
+
 def points():
     missed = record(time_to_accuracy=None, status="goal_not_reached")
     return [
@@ -223,6 +236,16 @@ def test_a_sweep_shows_its_points_with_their_medians_and_what_runs():
     assert any("5/87 done, 12 s elapsed, about 2 min 05 s left, 1.50 USD spent" in line for line in lines)
     assert any("more points" in line for line in lines), "a terminal of 24 lines has no room for 29"
     assert view.done == 6 and len(view.points[1].records) == 3
+
+
+def test_what_is_left_of_a_sweep_becomes_less_while_a_run_goes_on():
+    clock = Clock()
+    view = SweepView(points(), console=console(terminal=True)[0], now=clock)
+    view.run_s, view.left = 60.0, 90.0
+    view.started("workers=2 seed=5")
+    for waited, left in ((0, "2 min 30 s"), (20, "2 min 10 s"), (3600, "1 min 30 s")):
+        clock.wait(waited)
+        assert f"about {left} left" in view.standing()
 
 
 def test_a_sentence_is_in_whole_words_on_a_terminal_and_in_one_line_elsewhere(
@@ -262,3 +285,18 @@ def test_a_sweep_ends_with_a_table_of_its_points_and_the_answer_in_sentences():
     row = next(line for line in text.splitlines() if line.startswith("2  "))
     assert row.split()[1:4] == ["3", "of", "3"] and "1.91 (" in row
     assert "Fastest to" in text and "2 workers" in text
+
+
+def test_two_data_sets_with_the_same_goal_have_titles_of_their_own():
+    data = ("digits", "fashion_mnist")
+    runs = [
+        record("division=open", f"task.dataset={name}", key=name, run_id=name, time_to_accuracy=20.0)
+        for name in data
+    ]
+    groups = grouping.groups(runs)
+    goal = "top1_accuracy >= 95"
+    assert [group.title for group in groups] == [f"resnet20, mini, {name}: {goal}" for name in data]
+    text = sweep_view.answer(groups)
+    assert all(f"resnet20 mini, {name}, goal {goal}" in text for name in data)
+    (alone,) = grouping.groups(runs[:1])
+    assert alone.title == f"resnet20, mini: {goal}"

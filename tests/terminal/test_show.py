@@ -129,7 +129,7 @@ def test_no_price_is_said_and_never_zero():
 
 def test_the_card_goes_to_stdout_and_full_has_everything(capsys, tmp_path):
     where = {"folder": tmp_path, "tracking_uri": "sqlite:////r/mlflow.db"}
-    show.card(record(), where="4f2a", **where)
+    show.Terminal().card(record(), where="4f2a", **where)
     short, err = capsys.readouterr()
     assert err == "" and short.startswith("GOAL REACHED: ") and len(short.splitlines()) <= 12
     show.stored(record(), full=True, **where)
@@ -151,7 +151,7 @@ def test_in_a_pipe_no_column_of_a_task_s_own_table_is_cut(capsys, tmp_path):
 
 
 def test_a_result_of_the_past_says_so_and_how_to_measure_again(capsys):
-    show.reused(record(), experiment("output_root=/results"))
+    show.Terminal().reused(record(), experiment("output_root=/results"))
     out, err = capsys.readouterr()
     assert "already measured at 2026-11-21T03:45:01.123+00:00 with seed=7; force=true measures again" in err
     assert "GOAL REACHED" in out
@@ -160,7 +160,7 @@ def test_a_result_of_the_past_says_so_and_how_to_measure_again(capsys):
 PROGRAM = (
     "import sys; from pathlib import Path; from mlbench.terminal import show; "
     "from mlbench.record.record import Record; "
-    "show.card(Record.model_validate_json(sys.stdin.read()), folder=Path('/long/' + 90 * 'x'), "
+    "show.Terminal().card(Record.model_validate_json(sys.stdin.read()), folder=Path('/long/' + 90 * 'x'), "
     "where=None, tracking_uri='http://mlflow:5000')"
 )
 

@@ -1,7 +1,6 @@
 """How the runs came to their goal."""
 
 from mlbench.analysis.chart import Axis, Chart, Trace, time_axis
-from mlbench.record.record import Record
 from mlbench.report.grouping import Group, workers
 
 
@@ -14,7 +13,11 @@ def convergence(group: Group) -> Chart:
     points = [(curve, point) for curve in group.curves for point in curve.points]
     for style, (curve, point) in enumerate(points):
         for record in point.records:
-            course = _course(record, metric)
+            course = [
+                (validation.elapsed, value)
+                for validation in record.validations
+                if (value := validation.metrics.get(metric)) is not None
+            ]
             missed = record.run_id in point.missed
             name = f"{curve.prefix}{workers(point)}" + (", missed the goal" if missed else "")
             traces.append(
@@ -47,9 +50,3 @@ def convergence(group: Group) -> Chart:
         traces=traces,
         notes=[] if longest else ["No run validated."],
     )
-
-
-def _course(record: Record, metric: str) -> list[tuple[float, float]]:
-    """Return (elapsed, value) of every validation that has a finite value."""
-    values = ((validation.elapsed, validation.metrics.get(metric)) for validation in record.validations)
-    return [(elapsed, value) for elapsed, value in values if value is not None]

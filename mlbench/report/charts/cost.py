@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from mlbench.analysis.chart import Axis, Chart, Trace, drawable, time_axis
+from mlbench.analysis.chart import Axis, Chart, Trace, drawable, ends, time_axis
 from mlbench.analysis.points import MedianEstimate, Point
 from mlbench.analysis.tradeoff import optimum
 from mlbench.record.format import usd
@@ -85,6 +85,7 @@ def _bills(
         for point, bill in bills
         if bill and drawable(bill.value) and point.time_to_accuracy
     ]
+    across = ends([time for *_, time in some])
     return Trace(
         label,
         [time.value for *_, time in some],
@@ -94,8 +95,7 @@ def _bills(
         secondary=secondary,
         texts=[f"{workers(point)}: {usd(bill.value)}" for point, bill, _ in some],
         annotations=[] if secondary else [f"k = {point.workers}" for point, *_ in some],
-        low=[bill.low for _, bill, _ in some],
-        high=[bill.high if drawable(bill.high) else None for _, bill, _ in some],
-        x_low=[time.low for *_, time in some],
-        x_high=[time.high if drawable(time.high) else None for *_, time in some],
+        x_low=across["low"],
+        x_high=across["high"],
+        **ends([bill for _, bill, _ in some]),
     )

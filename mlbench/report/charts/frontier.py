@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlbench.analysis.chart import GREYED, Axis, Chart, Trace, drawable, time_axis
+from mlbench.analysis.chart import GREYED, Axis, Chart, Trace, drawable, ends, time_axis
 from mlbench.analysis.points import MedianEstimate
 from mlbench.record.format import counted, duration, usd
 
@@ -50,6 +50,8 @@ def frontier(offers: Sequence[FrontierPoint], *, title: str, about: str) -> Char
     for label, dominated in (("on the frontier", False), ("dominated", True)):
         some = [offer for offer in offers if offer not in best] if dominated else best
         times, bills = [offer.time for offer in some], [offer.usd for offer in some]
+        across, along = ends(times, log=True), ends(bills, log=True)
+        intervals = along | {"x_low": across["low"], "x_high": across["high"]}
         traces.append(
             Trace(
                 label,
@@ -58,13 +60,10 @@ def frontier(offers: Sequence[FrontierPoint], *, title: str, about: str) -> Char
                 "marks" if dominated else "line",
                 GREYED if dominated else 0,
                 small=dominated,
-                x_low=[] if dominated else [_end(time.low) for time in times],
-                x_high=[] if dominated else [_end(time.high) for time in times],
-                low=[] if dominated else [_end(bill.low) for bill in bills],
-                high=[] if dominated else [_end(bill.high) for bill in bills],
                 texts=[
                     f"{offer.label}: {duration(offer.time.value)}, {usd(offer.usd.value)}" for offer in some
                 ],
+                **({} if dominated else intervals),
             )
         )
     xs, ys = (
@@ -82,7 +81,3 @@ def frontier(offers: Sequence[FrontierPoint], *, title: str, about: str) -> Char
         else Axis("cost to the goal / USD", limits=(0, None))
     )
     return Chart.of("frontier", title, about=about, x=x, y=y, traces=traces)
-
-
-def _end(value: float | None) -> float | None:
-    return value if drawable(value) else None

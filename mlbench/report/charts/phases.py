@@ -1,6 +1,6 @@
 """Where an epoch's time goes, and how much of it is communication."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
 from mlbench.analysis.chart import Axis, Chart, Trace, ends, side_by_side, time_axis, worker_axis
@@ -26,27 +26,14 @@ def phases(group: Group) -> Chart:
     order = (*PHASES, *OUTSIDE, TRAIN_STEP)
     names = [name for name in order if any(_part(point, name) for point in bars)]
     places, ticks = _places(curves)
-    bottoms = [0.0] * len(bars)
-    traces = []
-    for name in names:
-        heights = [_part(point, name) for point in bars]
-        label = LABELS.get(name, name.replace("_", " "))
-        traces.append(
-            Trace(
-                label,
-                places,
-                heights,
-                "bars",
-                order.index(name),
-                base=list(bottoms),
-                width=BAR,
-                texts=[f"{label}: {duration(height)}" for height in heights],
-            )
-        )
-        bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
-    totals = [duration(bottom) for bottom in bottoms]
+    parts = [
+        (LABELS.get(name, name.replace("_", " ")), order.index(name), [_part(point, name) for point in bars])
+        for name in names
+    ]
+    traces, tops = stacked(parts, places, width=BAR)
+    totals = [duration(top) for top in tops]
     if max(map(len, totals), default=0) * len(totals) <= LETTERS_ABOVE:
-        traces.append(Trace("", places, bottoms, "labels", texts=totals))
+        traces.append(Trace("", places, tops, "labels", texts=totals))
     return Chart.of(
         "phases",
         "Time per epoch by phase",
@@ -56,7 +43,7 @@ def phases(group: Group) -> Chart:
             ticks=ticks,
             limits=(-1.0, max(places[-1] + 1, 2.0) if places else 2.0),
         ),
-        y=time_axis("time per epoch", tallest := max(bottoms, default=1.0), (0, 1.12 * tallest)),
+        y=time_axis("time per epoch", tallest := max(tops, default=1.0), (0, 1.12 * tallest)),
         traces=traces,
         notes=["Means over ranks and runs, so that the parts add up."]
         + [
@@ -66,6 +53,19 @@ def phases(group: Group) -> Chart:
             if not point.phases
         ],
     )
+
+
+def stacked(
+    parts: Iterable[tuple[str, int, Sequence[float]]], places: Sequence[float], *, width: float
+) -> tuple[list[Trace], list[float]]:
+    """Return bars that stand on each other and their tops, from label, style and seconds of each part."""
+    tops = [0.0] * len(places)
+    traces = []
+    for label, style, heights in parts:
+        texts = [f"{label}: {duration(height)}" for height in heights]
+        traces.append(Trace(label, places, heights, "bars", style, base=tops, width=width, texts=texts))
+        tops = [top + height for top, height in zip(tops, heights, strict=True)]
+    return traces, tops
 
 
 def _places(

@@ -31,19 +31,11 @@ def speedup(group: Group) -> Chart:
     counts = [point.workers for point in group.points]
     beside = side_by_side(counts, 2 * len(group.curves))
     for style, curve in enumerate(group.curves):
-        compared = [
-            (speedup, speedup.total)
-            for speedup in curve.speedups
-            if speedup.total and drawable(speedup.total.value)
-        ]
-        computed = [
-            (speedup, speedup.compute)
-            for speedup in curve.speedups
-            if speedup.compute and drawable(speedup.compute.value)
-        ]
-        traces.append(_curve(curve.named("total"), compared, style, beside[2 * style]))
+        total = [(speedup, speedup.total) for speedup in curve.speedups]
+        compute = [(speedup, speedup.compute) for speedup in curve.speedups]
+        traces.append(_curve(curve.named("total"), total, style, beside[2 * style]))
         traces.append(
-            _curve(curve.named("compute only"), computed, style, beside[2 * style + 1], secondary=True)
+            _curve(curve.named("compute only"), compute, style, beside[2 * style + 1], secondary=True)
         )
         traces.append(_apart(curve, style))
         notes += reasons(curve)
@@ -101,22 +93,22 @@ def time_to_accuracy(group: Group) -> Chart:
 
 def _curve(
     label: str,
-    measured: Sequence[tuple[Speedup, Ratio]],
+    measured: Sequence[tuple[Speedup, Ratio | None]],
     style: int,
     shift: float,
     *,
     secondary: bool = False,
 ) -> Trace:
-    measured = [(speedup, ratio) for speedup, ratio in measured if drawable(ratio.value)]
-    ratios = [ratio for _, ratio in measured]
+    some = [(speedup, ratio) for speedup, ratio in measured if ratio and drawable(ratio.value)]
+    ratios = [ratio for _, ratio in some]
     return Trace(
         label,
-        [speedup.point.workers * shift for speedup, _ in measured],
+        [speedup.point.workers * shift for speedup, _ in some],
         [ratio.value or math.nan for ratio in ratios],
         "line",
         style,
         secondary=secondary,
-        texts=[f"{workers(speedup.point)}: {format_ratio(ratio)}" for speedup, ratio in measured],
+        texts=[f"{workers(speedup.point)}: {format_ratio(ratio)}" for speedup, ratio in some],
         **ends(ratios, log=True),
     )
 
