@@ -202,7 +202,7 @@ def test_a_model_that_sees_one_token_does_not_reach_the_goal(data_root: Path) ->
     config: Any = compose(["task=gpt"]).task
     folder = registry.load("gpt").prepare(config, data_root)
     probability = pair_probabilities(tokens_of(folder, "train"), config.vocabulary)
-    text = data.TokenText(folder, context=config.context).load()
+    text = data.open_dataset(folder, context=config.context).load()
     metrics = evaluate(Table(torch.from_numpy(probability)), text, micro=8, worker=Worker())
     valid = tokens_of(folder, "valid")
     valid = valid[: len(text.valid) * config.context + 1]

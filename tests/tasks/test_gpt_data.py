@@ -66,7 +66,7 @@ def test_the_prepared_tokens_are_those_of_the_shards(tmp_path: Path, monkeypatch
     assert np.array_equal(arrow.column(arrow.read_split(folder, "train"), "token"), train)
     valid = arrow.column(arrow.read_split(folder, "valid"), "token")
     assert np.array_equal(valid, texts[VALID][:2_049])  # 2,048 to predict
-    dataset = data.TokenText(folder, context=16).load()
+    dataset = data.open_dataset(folder, context=16).load()
     assert (len(dataset.train), len(dataset.valid)) == ((7_500 - 1) // 16, 2_048 // 16)
     rows = dataset.train.gather(np.array([3, 0]), torch.device("cpu"))
     assert rows.tolist() == [train[48:65].tolist(), train[:17].tolist()]
@@ -220,7 +220,7 @@ def test_the_wheel_is_that_of_the_lock_file() -> None:
 @pytest.mark.slow
 def test_tokens_stand_for_all_bytes_of_the_text_and_nothing_is_in_both_splits(data_root: Path) -> None:
     folder = data.prepare_dataset(SimpleNamespace(dataset="scipy_docstrings"), data_root)
-    dataset = data.TokenText(folder, context=128).load()
+    dataset = data.open_dataset(folder, context=128).load()
     texts = list(data.docstrings(data._scipy_files(arrow.DatasetWriter(folder), folder)))
     held_out = texts[10::20]
     assert len(dataset.token_bytes) == 2_048 and dataset.token_bytes.sum() > 2_048

@@ -50,7 +50,7 @@ class TokenText:
     - train, valid: as sequences. token_bytes: of text that each token stands for, int64 [vocabulary].
     """
 
-    def __init__(self, folder: Path, *, context: int) -> None:
+    def __init__(self, folder: Path, context: int) -> None:
         tables = {split: arrow.read_split(folder, split) for split in ("train", "valid", "vocabulary")}
         self._bytes = arrow.column(tables["vocabulary"], "bytes")
         self.train, self.valid = (
@@ -76,6 +76,11 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
         manifest=DATASETS[config.dataset].manifest,
         progress=progress,
     )
+
+
+def open_dataset(folder: Path, *, context: int) -> TokenText:
+    """Return a prepared text as read-only views of its files."""
+    return TokenText(folder, context)
 
 
 # FineWeb

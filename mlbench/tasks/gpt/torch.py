@@ -34,7 +34,7 @@ class EpochRows(NamedTuple):
 
 def build(config: Config, worker: Worker) -> TrainingSetup:
     """Return what the loop trains."""
-    text = data.TokenText(data.prepare_dataset(config, worker.data_root), context=config.context)
+    text = data.open_dataset(data.prepare_dataset(config, worker.data_root), context=config.context)
     batch, micro = batches(config, worker.world_size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank
