@@ -108,10 +108,12 @@ def _finish(outcome: StudyResult) -> int:
         print(f"not measured: {trial}", file=sys.stderr)
     if groups:
         print(sweep_view.answer(groups), flush=True)  # before the report, for which the disk may be too full
-    if outcome.records and not outcome.interrupted:
-        publish(outcome, groups)
-    for note in outcome.notes:
-        print(note, file=sys.stderr)
+    try:
+        if outcome.records and not outcome.interrupted:
+            publish(outcome, groups)
+    finally:
+        for note in outcome.notes:
+            print(note, file=sys.stderr)
     page = outcome.folder.absolute() / study.REPORT / "report.html"
     print(page.as_uri() if groups else outcome.folder)
     if outcome.interrupted:

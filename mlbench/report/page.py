@@ -80,7 +80,7 @@ class PagePart:
 
     @property
     def figure(self) -> Figure | None:
-        return _figure(self.chart) if self.chart and not self.chart.empty else None
+        return picture(self.chart) if self.chart and not self.chart.empty else None
 
 
 def page(
@@ -181,7 +181,7 @@ def _section(
         task=group.task,
         headline=headline(group),
         answer=answer(group),
-        figures=[_figure(chart, f"figure-{index}-{chart.name}") for chart in drawn if not chart.empty],
+        figures=[picture(chart, f"figure-{index}-{chart.name}") for chart in drawn if not chart.empty],
         table=tables.points(group),
         notes=[*empty, *sorted(notes), *disturbances(group), *waiting(group)],
         references=beside if group is first else [],
@@ -189,7 +189,7 @@ def _section(
     )
 
 
-def _figure(chart: Chart, name: str = "") -> Figure:
+def picture(chart: Chart, name: str = "") -> Figure:
     """Return the picture of a chart; one with a name is drawn by scripts, too."""
     specification = render.specification(chart)
     return Figure(name, chart, specification, base64.b64encode(render.svg(specification).encode()).decode())

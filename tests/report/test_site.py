@@ -130,7 +130,7 @@ def test_cost_over_time_joins_the_frontier_and_greys_what_it_dominates() -> None
     named = {text for trace in chart.traces for text in trace.annotations}
     assert named == {"a, 2 workers", "b, 2 workers", "d, 2 workers"}
     assert drawn["dominated"].style == GREYED and not drawn["dominated"].low
-    assert "c, 2 workers: 3.0 s, 5.00 USD" in page.still(chart).alternative
+    assert "c, 2 workers: 3.0 s, 5.00 USD" in page.picture(chart).alternative
 
 
 @pytest.mark.wing("prediction")

@@ -135,11 +135,12 @@ def test_a_disk_that_is_too_full_for_the_report_takes_no_answer(
     monkeypatch.setattr(writer, "write", write)
     folder = study.folder(here, "full")
     runs = [record(time_to_accuracy=20.0 + seed, seed=seed, run_id=f"r{seed}") for seed in range(3)]
-    outcome = session.StudyResult(study.new("full", question="?"), folder, "", runs, ["workers=4: failed"])
+    plan = study.new("full", question="?")
+    outcome = session.StudyResult(plan, folder, "", runs, ["workers=4: failed"], ["clusters are there"])
     with pytest.raises(UserError, match=f"the report in {folder}/report cannot be written: No space left"):
         sweep._finish(outcome)
     out, err = capsys.readouterr()
-    assert "Fastest to" in out and "not measured: workers=4: failed" in err
+    assert "Fastest to" in out and "not measured: workers=4: failed" in err and "clusters are there" in err
 
 
 def test_the_configurations_of_a_sweep_are_yaml_documents(

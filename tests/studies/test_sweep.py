@@ -249,21 +249,18 @@ def test_mlflow_has_one_parent_with_every_run_and_the_aggregates(resumed: tuple[
     assert {*(f"{name}.png" for name in figures), "report.html", "summary.csv", "study.yaml"} <= names
 
 
-def test_a_point_that_does_not_fit_is_refused(resumed: tuple[Sweep, str], place: Place) -> None:
-    before = len(resumed[0].records())
-    code, said = place.sweep(*POINT, "workers=1", "backend=gloo,nccl", "repeats=3", STUDY).finish()
-    assert code == 1 and "add nodes with a GPU" in said and "Traceback" not in said, said
-    assert len(resumed[0].records()) == before
-
-
-def test_a_sweep_whose_trials_do_not_start_fails(place: Place, tmp_path: Path) -> None:
+def test_a_point_that_does_not_fit_is_refused_and_a_sweep_whose_trials_do_not_start_fails(
+    place: Place, tmp_path: Path
+) -> None:
     """Tune counts such a trial as an error of its own, and goes on."""
     there = replace(place, folder=tmp_path)
     logs = study.folder(there.output, "stuck") / "logs"
     logs.parent.mkdir(parents=True)
     logs.touch()
-    code, said = there.tiny("workers=1", "repeats=1", name="stuck").finish()
+    sweep = there.tiny("workers=1", "backend=gloo,nccl", "repeats=1", name="stuck")
+    code, said = sweep.finish()
     assert code == 1 and "it did not start: " in said and "File exists" in said, said
+    assert "add nodes with a GPU" in said and "Traceback" not in said and not sweep.records(), said
 
 
 def test_a_dead_server_stops_nothing_and_money_does(place: Place, tmp_path: Path, empty_store: Path) -> None:
