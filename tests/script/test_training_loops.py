@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -233,12 +234,12 @@ class DistributedDataParallel(Wrapper):
 
 
 def test_a_model_may_get_a_communication_hook_until_it_trains(
-    watching: probe.Probe, monkeypatch: pytest.MonkeyPatch
+    watching: probe.Probe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """DDP takes one hook, and a validation may come before the script gives it its own."""
     hooked: list[Any] = []
     monkeypatch.setattr(watching, "_watch_buckets", hooked.append)
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
         with torch.no_grad():
