@@ -178,7 +178,6 @@ class Collector:
             until=until,
             count=count,
             start=self._start,
-            name="validation",
             clock_error_s=max(rank.error_s for rank in ranks),
         )
         for rank, end in zip(ranks, ends, strict=True):

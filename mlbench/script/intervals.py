@@ -18,14 +18,13 @@ def phase_times(
     until: float | None,
     count: int,
     start: float,
-    name: str,
     clock_error_s: float,
 ) -> tuple[list[PhaseTimes], list[float]]:
     """Return each rank's times in an interval, and when it ended for that rank; s on the common clock.
 
     - ranks: each rank's steps; count: how many of them are in the interval.
-    - since: where it began for each rank. until: where it ends; None: with each rank's last step.
-    - start: of the run. name: what a rank does between its last step and `until`.
+    - since: where it began for each rank. until: where it ends, after a validation; None: with each
+      rank's last step. start: of the run.
     """
     times, ends, compared = [], [], []
     for all_steps, begin in zip(ranks, since, strict=True):
@@ -36,7 +35,8 @@ def phase_times(
             end = max(last, min(until, following[0].begin + following[0].gap) if following else until)
         times.append(_of_rank(steps, begin=begin, elapsed=end - start, clock_error_s=clock_error_s))
         if end > last:
-            times[-1].outside[name] = times[-1].outside.get(name, 0.0) + end - last
+            outside = times[-1].outside
+            outside["validation"] = outside.get("validation", 0.0) + end - last
         ends.append(end)
         compared.append(steps)
     _split(compared, times)

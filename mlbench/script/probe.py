@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec
 from itertools import islice
 from multiprocessing.util import Finalize, register_after_fork
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from mlbench import clock
 from mlbench.script import steps, torch_private
@@ -92,11 +92,11 @@ class Hook:
 
     def __init__(self, probe: "Probe", call: Any) -> None:
         self._probe, self._call = probe, call
-        self._compiling = probe.torch.compiler.is_compiling
+        self._compiling, self._drawing = probe.torch.compiler.is_compiling, probe.torch.jit.is_tracing
         self._tracing = torch_private.tracing(probe.torch)
 
     def __call__(self, *arguments: Any) -> None:
-        if self._compiling() or self._tracing() or not self._probe.watching:
+        if self._compiling() or self._drawing() or self._tracing() or not self._probe.watching:
             return
         try:
             self._call(*arguments)
@@ -121,31 +121,21 @@ class Probe:
         self.failure: str | None = None  # why it no longer watches
         self.torch = torch
         self._cuda = False
-        self._thread = threading.get_ident()
-        self._stamps: list[tuple[str, Any]] = []
-        self._rows: dict[int, int] = {}  # of each model in the present step
-        self._begin: Any = None  # of the present step
-        self._forward = False  # whether one that trains was seen in the present step
-        self._inference: Any = None  # the last pass before that: its module, and how many stamps there were
-        self._depth = self.count = 0
+        self._begin_anew()
         self._modes: set[bool] = set()  # of modules with gradients: training or not
         self._backward = torch_private.backward(torch)
         self._search = Hook(self, self._find)
         self._searching: Any = {}  # torch's global hooks, which has it while it searches
         self._key = 0  # its own among them
         self._modules: set[Any] = set()
+        self._untrained: WeakSet[Any] = WeakSet()  # of these, those that no forward pass has trained yet
         self._stepped: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # whether an optimizer steps it
-        self._stepping: int | None = None  # the optimizer of which a step has begun, not one within it
         self._learning: list[tuple[int, dict[int, Any], list[int]]] = []  # until when, hooks, last gradient
-        self._steps: list[StepStamps] = []
-        self._readings: list[StepStamps] = []  # those that the GPU has passed, with moments in s
-        self._request = False  # whether the sender waits for these
         self._reading_at = 0.0  # when they were read last
         self.until = 0.0  # the moment up to which `take` has returned all steps
         self._graph: Any = None  # the CUDA graph of which a capture has begun last
         self._graphs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # rows of those with a whole step
         self._notes: set[str] = set()
-        self._sender = Sender()
         self.goal: dict[str, Any] = {}  # metric, target and direction, of a script that tells its own
         self.values: list[tuple[float, float]] = []  # moments and values of that metric
 
@@ -171,19 +161,27 @@ class Probe:
             self._watch_loader(DataLoader)
             self._watch_graphs(self.torch.cuda)
             torch_private.before_scripting(self.torch, self._unhook)
-            os.register_at_fork(after_in_child=self._forget)
+            os.register_at_fork(after_in_child=self._begin_anew)
             # A process that multiprocessing has forked ends without what atexit has.
             register_after_fork(self, lambda probe: Finalize(None, probe.finish, exitpriority=0))
+            Finalize(None, self.finish, exitpriority=0)  # where torch is imported in the fork
             atexit.register(self.finish)
         except (ImportError, AttributeError) as error:
             sys.stderr.write(f"mlbench: this PyTorch cannot be watched: {error}\n")
 
-    def _forget(self) -> None:
-        self._sender = Sender()
-        self._steps, self._readings, self._stamps, self._begin, self._inference = [], [], [], None, None
-        self.count, self._request = 0, False
-        self._rows, self._forward, self._stepping, self._depth = {}, False, None, 0
-        self._thread = threading.get_ident()
+    def _begin_anew(self) -> None:
+        """Begin without steps, in this thread: at first, in a fork, and for another run."""
+        self._sender, self._thread = Sender(), threading.get_ident()
+        self._steps: list[StepStamps] = []
+        self._readings: list[StepStamps] = []  # those that the GPU has passed, with moments in s
+        self._request = False  # whether the sender waits for these
+        self._stamps: list[tuple[str, Any]] = []
+        self._rows: dict[int, int] = {}  # of each model in the present step
+        self._begin: Any = None  # of the present step
+        self._forward = False  # whether one that trains was seen in the present step
+        self._inference: Any = None  # the last pass before that: its module, and how many stamps there were
+        self._stepping: int | None = None  # the optimizer of which a step has begun, not one within it
+        self._depth = self.count = 0
 
     def _unhook(self, module: Any) -> Any:
         """Return a module without hooks, which TorchScript would compile; its next call sets them again."""
@@ -192,7 +190,7 @@ class Probe:
 
     def restart(self) -> None:
         """Watch for another run, by the hooks that are there, and for other models."""
-        self._forget()
+        self._begin_anew()
         self.watching, self.failure = True, None
         self._searching[self._key] = self._search
 
@@ -304,9 +302,7 @@ class Probe:
             return
         if not self.count:  # what was stamped before stays on the host's clock
             self._cuda = self._cuda or weights[0].is_cuda
-        for part in module.modules():
-            if isinstance(part, self.torch.nn.parallel.DistributedDataParallel):
-                self._watch_buckets(part)
+        self._untrained.add(module)
         hooked = self.torch.nn.Module  # TorchScript's modules have these methods, but refuse to be asked
         hooked.register_forward_pre_hook(module, Hook(self, self._before_forward), prepend=True)
         after = Hook(self, self._after_forward)
@@ -342,6 +338,11 @@ class Probe:
             self._stepping = None  # this is its closure, or its step has raised
             self._forward = True
             self._notes.add("forward")
+            if module in self._untrained:  # not earlier, for the script may give a model a hook of its own
+                self._untrained.discard(module)
+                for part in module.modules():
+                    if isinstance(part, self.torch.nn.parallel.DistributedDataParallel):
+                        self._watch_buckets(part)
         elif self._stamps and self._stamps[-1][0] == "inference_end":
             del self._stamps[-1]  # such passes in a row are one
             return

@@ -131,7 +131,7 @@ def test_all_time_is_accounted_for_and_only_a_late_rank_is_late(late: float) -> 
     draw = random.Random(0)
     ranks = [_steps(200, late=0.0, draw=draw), _steps(200, late=late, draw=draw)]
     times, ends = intervals.phase_times(
-        ranks, since=[0.0, 0.0], until=1650.0, count=200, start=0.0, name="validation", clock_error_s=0.0
+        ranks, since=[0.0, 0.0], until=1650.0, count=200, start=0.0, clock_error_s=0.0
     )
     for each in times:
         assert sum(each.phases.values()) == pytest.approx(each.seconds) == 1600
@@ -146,7 +146,7 @@ def test_steps_that_do_not_belong_together_name_no_late_rank() -> None:
     early, late = (_steps(200, late=0.0, draw=random.Random(seed)) for seed in range(2))
     ranks = [early[:-1], late[1:]]  # of which one has made a step more, of a model of its own
     times, _ = intervals.phase_times(
-        ranks, since=[0.0, 0.0], until=None, count=199, start=0.0, name="validation", clock_error_s=0.0
+        ranks, since=[0.0, 0.0], until=None, count=199, start=0.0, clock_error_s=0.0
     )
     assert [(each.lateness, each.phases["wait"]) for each in times] == [([], 0.0)] * 2
 
@@ -175,7 +175,7 @@ def test_an_interval_begins_where_the_metric_was_printed() -> None:
         assemble([("validation_end", 10.0), *((kind, _later(at)) for kind, at in STAMPS)], begin=0, rows=1)
     ]
     (times,), _ = intervals.phase_times(
-        [[step]], since=[12.0], until=None, count=1, start=0.0, name="validation", clock_error_s=0.0
+        [[step]], since=[12.0], until=None, count=1, start=0.0, clock_error_s=0.0
     )
     assert times.seconds == pytest.approx(step.end - 12) == pytest.approx(sum(times.phases.values()))
     assert times.outside == {}
@@ -185,7 +185,7 @@ def test_a_rank_that_is_within_a_step_when_rank_0_prints_has_no_negative_time() 
     step = assemble([(kind, _later(at)) for kind, at in STAMPS], begin=100.0, rows=1)
     for until in (100.0, 103.6, 107.5, 116.0, 119.0):  # metrics, metrics, forward, transfer, optimizer
         times, ends = intervals.phase_times(
-            [[step]], since=[until], until=None, count=1, start=0.0, name="validation", clock_error_s=0.0
+            [[step]], since=[until], until=None, count=1, start=0.0, clock_error_s=0.0
         )
         assert min(times[0].phases.values()) >= 0 and ends == [120.0]
         assert sum(times[0].phases.values()) == pytest.approx(times[0].seconds) == pytest.approx(120 - until)
@@ -196,7 +196,6 @@ def test_a_rank_that_is_within_a_step_when_rank_0_prints_has_no_negative_time() 
         until=115.0,
         count=1,
         start=0.0,
-        name="validation",
         clock_error_s=0.0,
     )
     assert ends == [115.0, 104.0]  # the second rank had begun its next forward pass
@@ -258,7 +257,6 @@ def test_the_clock_of_a_run_does_not_stand_still_while_a_rank_comes_late_to_its_
         until=None,
         count=1,
         start=0.0,
-        name="validation",
         clock_error_s=0.0,
     )
     assert [each.outside for each in times] == [{}, {}]

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -232,6 +233,25 @@ class DistributedDataParallel(Wrapper):
     """As apex and Megatron-LM call theirs."""
 
 
+def test_a_model_may_get_a_communication_hook_until_it_trains(
+    watching: probe.Probe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """DDP takes one hook, and a validation may come before the script gives it its own."""
+    hooked: list[Any] = []
+    monkeypatch.setattr(watching, "_watch_buckets", hooked.append)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        with torch.no_grad():
+            model(ROWS)
+        assert hooked == []
+        for _ in range(2):
+            train(model, sgd(model))
+        assert hooked == [model]
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def lazy() -> torch.nn.Module:
     model = torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.Linear(4, 4))
     model(ROWS)
@@ -244,8 +264,17 @@ def traced() -> torch.nn.Module:
     return model
 
 
-@pytest.mark.parametrize("make", [lazy, traced, lambda: DistributedDataParallel(torch.nn.Linear(4, 4))])
-@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def drawn() -> torch.nn.Module:
+    """As TensorBoard's add_graph and torch.onnx look at a model; its dimensions are then tensors."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    torch.jit.trace(model, ROWS)
+    return model
+
+
+@pytest.mark.parametrize(
+    "make", [lazy, traced, drawn, lambda: DistributedDataParallel(torch.nn.Linear(4, 4))]
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature", "ignore:`torch.jit:DeprecationWarning")
 def test_no_kind_of_module_ends_the_watching(watching: probe.Probe, make: Callable[[], Any]) -> None:
     model = make()
     train(model, sgd(model))
