@@ -108,7 +108,7 @@ def start_clock(worker: Worker, offset: float) -> dict[str, float]:
         candidates = worker.gather(None if here is None else here + offset)
         started = next((each for each in candidates if each is not None), None)
         if started is None:
-            spent = max(saved["elapsed"], timer.wall() - saved["started_at"])
+            spent = max(saved["elapsed"], timer.wall_now() - saved["started_at"])
             started = worker.gather(timer.now() + offset - spent)[0]
         timer.start(started=started - offset, started_at=saved["started_at"])
     started = worker.gather(timer.started)[0]

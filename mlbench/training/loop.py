@@ -40,7 +40,7 @@ def train(setup: Setup, worker: Worker, *, report_s: float = REPORT_S) -> TaskRe
                 run.report(epoch=0)  # a start to go back to, and the moment at which the clock began
         with timer.outside_steps("loading"):
             run.data = setup.load()
-        profiler = StepProfiler.of(worker)
+        profiler = StepProfiler(worker) if worker.profile_steps else None
         status = "goal_not_reached" if worker.goal else "completed"
         try:
             for epoch in range(first_epoch, setup.epochs):
@@ -153,5 +153,15 @@ class Run:
             raise _Diverged
 
     def heartbeat(self) -> None:
-        """Say where training is."""
-        self.reporter.heartbeat(self.epoch, self.step, samples=self.samples, loss=self.trainer.losses.mean())
+        """Say how far this rank is; it may get lost."""
+        self.worker.heartbeat(
+            {
+                "rank": self.worker.rank,
+                "epoch": self.epoch,
+                "step": self.step,
+                "loss": self.trainer.losses.mean(),
+                "samples": self.samples,
+                "unit": self.setup.sample_unit,
+                "started_at": self.worker.timer.started_at,
+            }
+        )

@@ -2,7 +2,7 @@
 
 import torch
 
-from mlbench.training.setup import Scaler
+from mlbench.training.precision import LossScaler
 
 
 class LossMeter:
@@ -19,7 +19,7 @@ class LossMeter:
         self._skipped = torch.zeros((), device=device)  # steps whose loss is not in the sum
         self.add = self._losses.append  # takes a micro-batch's loss, detached; no call of Python's in a step
 
-    def end_step(self, scaler: Scaler | None, micro_batches: int) -> None:
+    def end_step(self, scaler: LossScaler | None, micro_batches: int) -> None:
         """Count a step; take back its loss where that is not finite and the loss scale skipped the step.
 
         Half precision overflows now and then, and the scale's rule mends it: no sign of divergence.

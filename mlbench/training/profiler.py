@@ -32,29 +32,24 @@ class RankProfile:
 
 
 class StepProfiler:
-    """Records `steps` steps of this rank, after WARM_UP others."""
+    """Records steps of this rank, as many as the worker says, after WARM_UP others."""
 
-    def __init__(self, steps: int, *, rank: int, cuda: bool) -> None:
+    def __init__(self, worker: Worker) -> None:
         self._result: RankProfile | None = None
-        self._steps, self._rank, self._cuda = steps, rank, cuda
+        self._steps, self._rank = worker.profile_steps, worker.rank
+        self._cuda = worker.device.type == "cuda"
         self._step = 0
         self._folder = tempfile.TemporaryDirectory()
         self._observer = ExecutionTraceObserver().register_callback(self._path(EXECUTION_TRACE))
         self._profiler = profile(
-            activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])],
-            schedule=schedule(wait=WARM_UP - 1, warmup=1, active=steps, repeat=1),
+            activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])],
+            schedule=schedule(wait=WARM_UP - 1, warmup=1, active=self._steps, repeat=1),
             on_trace_ready=self._export,
             record_shapes=True,
             acc_events=True,  # or `key_averages` is empty once the schedule has ended its cycle
             execution_trace_observer=self._observer,
         )
         self._profiler.start()
-
-    @classmethod
-    def of(cls, worker: Worker) -> "StepProfiler | None":
-        """Return a rank's profiler, which has started; None where no steps are to be recorded."""
-        cuda = worker.device.type == "cuda"
-        return cls(worker.profile_steps, rank=worker.rank, cuda=cuda) if worker.profile_steps else None
 
     def step(self) -> None:
         """End a step."""

@@ -75,21 +75,6 @@ class Reporter:
         self._unreported.append((validation, times, own))
         return validation
 
-    def heartbeat(self, epoch: float, step: int, *, samples: int, loss: float) -> None:
-        """Say how far this rank is; it may get lost."""
-        worker = self._worker
-        worker.heartbeat(
-            {
-                "rank": worker.rank,
-                "epoch": epoch,
-                "step": step,
-                "loss": loss,
-                "samples": samples,
-                "unit": self._unit,
-                "started_at": worker.timer.started_at,
-            }
-        )
-
     def due(self) -> bool:
         """Return whether the last report is `report_s` seconds old."""
         return self.validations[-1]["elapsed"] - self._reported_at >= self._report_s

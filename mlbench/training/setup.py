@@ -13,6 +13,7 @@ from torch import nn
 
 from mlbench.record.messages import ValidationMessage
 from mlbench.record.phases import PhaseTimes
+from mlbench.training.precision import LossScaler
 from mlbench.training.profiler import RankProfile
 
 if TYPE_CHECKING:
@@ -25,19 +26,6 @@ class Steps(Protocol):
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Sequence[Any]]: ...
-
-
-class Scaler(Protocol):
-    """A dynamic loss scale that says which steps it skips (mlbench/training/precision.py)."""
-
-    overflowed: torch.Tensor  # a bool on the device: whether the last step was skipped
-
-    def scale(self, outputs: torch.Tensor, /) -> torch.Tensor: ...
-    def step(self, optimizer: torch.optim.Optimizer, /) -> object: ...
-    def update(self) -> None: ...
-    def stuck(self) -> bool: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> None: ...
 
 
 def _nothing(*_: Any) -> None: ...
@@ -141,7 +129,7 @@ class TrainingSetup(Setup):
     after_step: Callable[[], None] | None = None
     validation_weights: Callable[[], AbstractContextManager] = nullcontext
     autocast: torch.dtype | None = None
-    scaler: Scaler | None = None
+    scaler: LossScaler | None = None
 
     def trainer(self, worker: "Worker") -> Trainer:
         """Return what trains the model under the worker's sync strategy."""

@@ -28,7 +28,7 @@ class Synchronised:
     - steps: of the optimizer, so far.
     """
 
-    def __init__(self, sync: strategies.Sync, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, sync: strategies.BareModel, optimizer: torch.optim.Optimizer) -> None:
         self.module, self.steps, self._sync = sync.module, 0, sync
         optimizer.register_step_post_hook(self._after_step)  # after those of the strategy itself
 

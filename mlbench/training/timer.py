@@ -55,11 +55,10 @@ class PhaseTimer:
         self.stamp_every = 1
         self.mean: Callable[[float], float] = lambda seconds: seconds
         self.heartbeat: Callable[[], object] = lambda: None
-        self.now = now
+        self.now, self.wall_now = now, wall_now
         self.clock_id = clock_id or clock.host_clock_id()
         self.started_at = 0.0  # wall clock, s
         self.started = now()
-        self._wall_now = wall_now
         self._device = device
         self._cuda = device.startswith("cuda")
         self._device_clock = DeviceClock()
@@ -87,12 +86,8 @@ class PhaseTimer:
         """
         now = self.now()
         self.started = now if started is None else started
-        self.started_at = self._wall_now() if started_at is None else started_at
+        self.started_at = self.wall_now() if started_at is None else started_at
         self._enter_steps(now)
-
-    def wall(self) -> float:
-        """Return the wall clock, s since 1970."""
-        return self._wall_now()
 
     def elapsed(self) -> float:
         """Return the seconds since `start`; this clock never pauses."""

@@ -71,7 +71,9 @@ def configured(worker: Worker, overrides: tuple[str, ...]) -> Worker:
     return replace(worker, sync=compose([*overrides, "division=open", workers]).sync, seed=SEED)
 
 
-def train(worker: Worker, overrides: tuple[str, ...], *, steps: int = STEPS) -> tuple[Pull, strategy.Sync]:
+def train(
+    worker: Worker, overrides: tuple[str, ...], *, steps: int = STEPS
+) -> tuple[Pull, strategy.BareModel]:
     model = Pull()
     optimizer = torch.optim.SGD(model.parameters(), lr=numpy_of.LR, momentum=numpy_of.MOMENTUM)
     sync = strategy.synchronise(model, optimizer, configured(worker, overrides))

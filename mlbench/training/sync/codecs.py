@@ -1,18 +1,20 @@
 """Lossy forms of a vector for the wire.
 
 All but QSGD's are deterministic or draw alike on every rank. Each is positively homogeneous, C(a v) = a C(v),
-so it does not matter whether a sum or a mean is compressed.
+so it does not matter whether a sum or a mean is compressed. The `position` (step, bucket) of what is encoded
+fixes what is drawn at random; payloads of a `summable` codec may be added before they are decoded.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 if TYPE_CHECKING:
+    from mlbench.training.sync import compression, decentralised
     from mlbench.training.worker import Worker
 
 
@@ -29,32 +31,9 @@ class Message(NamedTuple):
         return vector - sent
 
 
-class Codec(Protocol):
-    """Encodes vectors.
-
-    - summable: whether payloads of several ranks may be added before they are decoded.
-    """
-
-    @property
-    def summable(self) -> bool: ...
-
-    def encode(self, vector: torch.Tensor, *position: int) -> Message:
-        """Return a vector as a message; `position` (step, bucket) fixes what is drawn at random."""
-        ...
-
-
-class CodecSettings(Protocol):
-    """The fields of a strategy's configuration that codecs read."""
-
-    @property
-    def density(self) -> float: ...
-    @property
-    def levels(self) -> int: ...
-    @property
-    def block(self) -> int: ...
-
-
-def of(method: str, settings: CodecSettings, worker: "Worker", *, memory: bool) -> Codec:
+def of(
+    method: str, settings: "compression.Config | decentralised.Config", worker: "Worker", *, memory: bool
+) -> "Codec":
     """Return the codec of a method; with a memory, those that draw are contractions."""
     if method == "topk":
         return TopK(settings.density)
@@ -188,6 +167,9 @@ class Qsgd:
             total.add_((codes.view(-1, self.block).to(vector.dtype) * scale).flatten()[: len(vector)])
 
         return Message(torch.cat([flat.view(torch.uint8), norms.flatten().view(torch.uint8)]), add)
+
+
+Codec = Cast | TopK | RandomK | Sign | Qsgd
 
 
 def coordinate_count(size: int, density: float) -> int:

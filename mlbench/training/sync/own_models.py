@@ -14,7 +14,7 @@ class OwnModels(BareModel):
     """
 
     def __init__(self, module: nn.Module, wire: Wire) -> None:
-        super().__init__(module)
+        super().__init__(module, wire)
         self.exchange = wire
         self.weights = [weight.detach() for weight in module.parameters() if weight.requires_grad]
         self._own: list[torch.Tensor] = []  # while a validation goes on
@@ -31,7 +31,3 @@ class OwnModels(BareModel):
         for tensor, own in zip(tensors, self._own, strict=True):
             tensor.copy_(own)
         self._own = []
-
-    def bytes_sent(self, steps: int) -> int:
-        """Return the bytes that this rank has sent, validations' means included."""
-        return self.exchange.sent

@@ -5,7 +5,6 @@ memory adds; results are sums of what all ranks sent. Time to encode is backward
 powersgd and sign_majority compute between their two collectives, is communication.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,14 +28,11 @@ def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, config: Conf
     """Return what averages compressed gradients over the workers while `model` trains."""
     wrapped = wrap(model, config.bucket_cap_mb)
     wire = Wire(worker)
-    hooks: dict[str, Callable[[], Any]] = {
-        "sign_majority": lambda: MajorityVote(wire, worker),
-        "powersgd": lambda: PowerSgd(
-            wire, worker, rank=config.rank, lost=Memories() if config.feedback == "error_feedback" else None
-        ),
-    }
-    if config.method in hooks:
-        compressor = hooks[config.method]()
+    if config.method == "sign_majority":
+        compressor = MajorityVote(wire, worker)
+    elif config.method == "powersgd":
+        lost = Memories() if config.feedback == "error_feedback" else None
+        compressor = PowerSgd(wire, worker, rank=config.rank, lost=lost)
     else:
         codec = codecs.of(config.method, config, worker, memory=config.feedback != "none")
         compressor = Compressor(codec, config.feedback, wire)

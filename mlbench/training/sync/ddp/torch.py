@@ -1,7 +1,6 @@
 """Gradients averaged by an all-reduce that overlaps with backward: torch's DistributedDataParallel."""
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -9,8 +8,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from mlbench.training.sync import wire
 from mlbench.training.sync.ddp import Config
+from mlbench.training.sync.strategy import BareModel
+from mlbench.training.sync.wire import Wire, all_reduce_bytes
 from mlbench.training.timer import PhaseTimer
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def gradient_average(model: nn.Module, bucket_cap_mb: float, worker: "Worker") -
     if worker.timer.enabled:
         wrapped.register_comm_hook(worker.timer, _timed_all_reduce)
     size = sum(weight.nbytes for weight in model.parameters() if weight.requires_grad)
-    return Ddp(wrapped, wire.Wire(worker), wire.all_reduce_bytes(size, worker.world_size))
+    return Ddp(wrapped, Wire(worker), all_reduce_bytes(size, worker.world_size))
 
 
 def wrap(model: nn.Module, bucket_cap_mb: float) -> DistributedDataParallel:
@@ -48,34 +48,23 @@ def wrap(model: nn.Module, bucket_cap_mb: float) -> DistributedDataParallel:
     )
 
 
-@dataclass(frozen=True)
-class Ddp:
-    """Every gradient is the mean over the workers when backward ends.
+class Ddp(BareModel):
+    """Every gradient is the mean over the workers when backward ends, so the weights are alike.
 
     - step_bytes: what this rank sends in a step beside what goes through `wire`.
     """
 
-    module: DistributedDataParallel
-    wire: wire.Wire
-    step_bytes: int
+    def __init__(self, module: DistributedDataParallel, wire: Wire, step_bytes: int) -> None:
+        super().__init__(module, wire)
+        self.ddp, self.exchange, self.step_bytes = module, wire, step_bytes
 
     def accumulating(self) -> AbstractContextManager:
-        """Return a context in which backward only accumulates; for all but a step's last micro-batch."""
-        return self.module.no_sync()
-
-    def after_step(self, step: int) -> None:
-        """Do nothing: the gradients were averaged, so the weights are alike."""
-
-    def before_validation(self) -> None:
-        """Make the buffers one."""
-        self.wire.average(wire.float_buffers(self.module.module))
-
-    def after_validation(self) -> None:
-        """Do nothing."""
+        """Return a context in which backward only accumulates."""
+        return self.ddp.no_sync()
 
     def bytes_sent(self, steps: int) -> int:
         """Return the bytes that this rank has sent: DDP reduces the same gradients in every step."""
-        return self.wire.sent + steps * self.step_bytes
+        return self.exchange.sent + steps * self.step_bytes
 
 
 def _timed_all_reduce(

@@ -31,8 +31,8 @@ def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, config: Conf
             weight.grad = None
 
     def after(*_: Any) -> None:
-        with ddp.wire.stamped():
-            _send(shares, ddp.wire)
+        with ddp.exchange.stamped():
+            _send(shares, ddp.exchange)
         worker.timer.end_phase("transfer")
 
     optimizer.register_step_pre_hook(before)
