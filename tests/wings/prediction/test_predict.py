@@ -14,7 +14,7 @@ from records import save
 from worlds import World, as_record
 
 from mlbench import predict
-from mlbench.record import reader, run_folders, study
+from mlbench.record import events, reader, run_folders, study
 from mlbench.terminal import completion
 from mlbench.wings.prediction import forecast, model, processors, published_runs
 from mlbench.wings.prediction.forecast import leave_one_out
@@ -48,7 +48,10 @@ def planned(root: Path, *choices: tuple[str, ...], counts: tuple[int, ...] = (1,
                 study.StudyPoint(key=key, overrides=overrides, seeds=tuple(range(first, first + 3)))
             )
     plan = study.new("scaling", question="?").model_copy(update={"points": tuple(points)})
-    study.save(plan, study.folder(root, "scaling"))
+    folder = study.folder(root, "scaling")
+    study.save(plan, folder)
+    for trial in study.trials(plan):
+        events.append(folder / study.LOG, study.STARTED, {"trial": trial.id})
 
 
 class Today(datetime.date):
