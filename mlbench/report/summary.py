@@ -110,11 +110,10 @@ def _unanswered(group: Group, reached: Sequence[tuple[ScalingCurve, Speedup]]) -
     study = least.records[0].experiment.study
     these = f"results show study:{study}" if study else "results plot"
     return (
-        f"No point is called the fastest to {group.goal}, as something else ran beside "
-        f"{of(disturbed, runs)}; the least of these medians is that of "
-        f"{counted(least.workers, 'worker')}, {duration(least.median_s)}. Measure more repeats when the "
-        f"machine is quiet, which then count alone, or compare these: python -m mlbench.{these} "
-        "--with-disturbed."
+        f"No point is called the fastest to {group.goal}, as {of(disturbed, runs)} were disturbed; "
+        f"the least of these medians is that of {counted(least.workers, 'worker')}, "
+        f"{duration(least.median_s)}. Measure more repeats when the machine is quiet, which then count "
+        f"alone, or compare these: python -m mlbench.{these} --with-disturbed."
     )
 
 
@@ -279,7 +278,7 @@ def _certainty(some: Sequence[Point]) -> str:
         parts.append(f"{censored} of the missed had been stopped after the median time")
     left_out = sum(len(point.left_out) for point in some)
     if left_out:
-        parts.append(f"{counted(left_out, 'run')} left out, because the machine did something else meanwhile")
+        parts.append(f"{counted(left_out, 'run')} left out as disturbed")
     if busy := _busy(some):
         parts.append(f"{of(busy, runs)} measured on a busy machine: do not trust these times")
     mixed = sorted({what for point in some for what in point.mixture})

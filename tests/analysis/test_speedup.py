@@ -613,7 +613,7 @@ def test_a_run_on_a_node_at_half_speed_is_left_out_and_listed() -> None:
 def test_a_scaling_curve_whose_runs_were_disturbed_says_how_many_are_left_out() -> None:
     runs = [calibrated(seed, rate) for seed, rate in enumerate((200e9, 205e9, 198e9, 95e9, 90e9))]
     (group,) = groups(runs)
-    assert "2 runs left out, because the machine did something else meanwhile" in answer(group)[-1]
+    assert "2 runs left out as disturbed" in answer(group)[-1]
     (group,) = groups(runs, with_disturbed=True)
     assert group.points[0].n == 5 and "left out" not in answer(group)[-1]
 
