@@ -11,6 +11,8 @@ from driven import Run
 from nbclient import NotebookClient
 from records import record, save
 
+import mlbench
+from mlbench.config.errors import UserError
 from mlbench.record import reader, study
 from tools import notebooks
 from tools import sample as sample_tool
@@ -39,6 +41,13 @@ def test_the_outputs_of_a_notebook_are_those_of_the_sample_records(path: Path) -
     assert "picture" in notebooks.texts(stored)
     shown = "\n".join(notebooks.texts(stored))
     assert ("gnmt" if path.stem == "published_results" else "resnet20") in shown
+
+
+def test_a_chart_that_does_not_exist_is_named_and_not_left_out(tmp_path: Path) -> None:
+    runs = mlbench.load_runs(sample.copy(tmp_path / "runs"))
+    with pytest.raises(UserError, match=r"no chart 'speed_up': did you mean speedup\?"):
+        mlbench.draw(runs, "phases", "speed_up")
+    assert {picture.chart.name for picture in mlbench.draw(runs, "speedup")} == {"speedup"}
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mlbench.analysis import compare as comparison
 from mlbench.analysis.chart import Chart
 from mlbench.analysis.points import Point
-from mlbench.config.errors import UserError
+from mlbench.config.errors import UserError, suggest
 from mlbench.config.identity import flatten
 from mlbench.record import fields, reader, run_folders, study
 from mlbench.record.record import Record
@@ -60,10 +60,15 @@ def answers(runs: "pd.DataFrame") -> dict[str, str]:
 def draw(runs: "pd.DataFrame", *names: str) -> "list[Picture]":
     """Return the charts of these names (all without names), of each task, scale, goal and data set.
 
-    Names: speedup, time_to_accuracy, phases, communication, cost, convergence.
+    Names: speedup, time_to_accuracy, phases, communication, cost, convergence, and those of a task's own
+    report. Raises UserError for another name.
     """
     groups = grouping.groups(_records(runs))
     charts = [chart for group in groups for chart in drawings.charts(group)]
+    choices = [*dict.fromkeys([*drawings.NAMES, *(chart.name for chart in charts)])]
+    for name in names:
+        if name not in choices:
+            raise UserError(f"there is no chart {name!r}{suggest(name, choices)}")
     return [Picture(chart) for chart in charts if not names or chart.name in names]
 
 

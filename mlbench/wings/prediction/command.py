@@ -318,11 +318,12 @@ def basis(fit: Model) -> list[str]:
         what = "epochs to the goal" if shown.dof else "seconds"
         noise = f"No intervals: the runs do not show the noise of the {what}. Repeat them."
     most = f"{counts[-1]:,}"
+    outside = f"beyond {most}" if counts[0] == 1 else f"outside {counts[0]:,} to {most}"
     why = "from fewer than 3 worker counts nothing shows how far the model drifts there"
     if drift := forecast.extrapolation_error(runs):
         why = f"intervals are widened there by {percent(math.expm1(drift))} per doubling, by which the model "
         why += f"was off at {most}, predicted from fewer"
-    return [*sentences, noise, f"Everything beyond {most} workers is extrapolated; {why}."]
+    return [*sentences, noise, f"Everything {outside} workers is extrapolated; {why}."]
 
 
 def assumptions(fit: Model, other: Target) -> list[str]:

@@ -161,6 +161,12 @@ def test_runs_that_tell_nothing_of_noise_get_no_interval() -> None:
     assert any(sentence.startswith("No intervals") for sentence in command.basis(fit))
 
 
+@pytest.mark.parametrize(("counts", "where"), [((1, 2, 4), "beyond 4"), ((2, 3, 4), "outside 2 to 4")])
+def test_what_is_extrapolated_is_said(counts: tuple[int, ...], where: str) -> None:
+    *_, last = command.basis(model.fit(World().measure(counts)))
+    assert last.startswith(f"Everything {where} workers is extrapolated; ")
+
+
 def test_runs_that_scatter_too_much_are_called_so() -> None:
     said = [
         command.first(
