@@ -42,7 +42,8 @@ class Rank:
     error_s: float = 0.0
     notes: list[str] = field(default_factory=list)
     peak_bytes: int | None = None  # of its GPU's memory
-    ended: bool = False
+    last: bool = False  # whether it has told that no more steps follow
+    ended: bool = False  # whether its connection has
     since: float = 0.0  # where its present interval began
 
     def passed(self, at: float) -> bool:
@@ -268,4 +269,4 @@ def _add(rank: Rank, message: dict[str, Any]) -> None:
         launched = None if step.launched is None else step.launched + offset
         rank.steps.append(step._replace(begin=step.begin + offset, end=step.end + offset, launched=launched))
     rank.until, rank.error_s = message["now"] + offset, max(rank.error_s, message["error"])
-    rank.notes, rank.peak_bytes = message["notes"], message["peak_bytes"]
+    rank.notes, rank.peak_bytes, rank.last = message["notes"], message["peak_bytes"], message["last"]

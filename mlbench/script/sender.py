@@ -95,6 +95,7 @@ class Sender:
                 values = [probe.values.pop(0) for _ in probe.values[:]]
                 peak = probe.peak_bytes()
                 state = {"values": values, "notes": probe.notes(), "goal": probe.goal, "peak_bytes": peak}
+                state["last"] = self._ended.is_set()
                 self._send(steps=complete, now=probe.until, offset=offset, error=error, **state)
                 return True
             except Exception as failure:

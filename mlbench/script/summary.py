@@ -19,6 +19,7 @@ MISSING = {
     "goal": "the script's goal is not the record's: task.metric= was given, or it came long after a step",
     "rows": "rows were not seen: the model is given no tensor, and no list or dict that begins with one",
     "validated": "forward passes without gradients before most steps count as validations, outside the steps",
+    "cut": "a rank told of no more steps before it ended, and its last are missing: os._exit, or the network",
     "uneven": "ranks made different numbers of steps: those beyond the fewest were not measured",
 }
 REFUSED = "more processes trained as a rank that had one, as after a restart, and were not measured"
@@ -42,6 +43,8 @@ def coverage(collector: Collector) -> dict[str, Any]:
         lacking.append("graph")
     if collector.late:
         lacking.append("goal")
+    if not collector.reached and not all(rank.last for rank in ranks):
+        lacking.append("cut")
     if not collector.reached and max((len(rank.steps) for rank in ranks), default=0) > UNEVEN * steps:
         lacking.append("uneven")
     if 2 * collector.validated > steps:

@@ -298,6 +298,7 @@ def test_the_first_rank_of_another_host_says_what_that_is(monkeypatch: pytest.Mo
         described = collector.hosts.pop("b") if rank == 0 else collector.hosts.get("b")
         collector.hosts["b"] = None
         assert (described is not None) is (rank == 0)
+        assert collector.ranks[rank].last
     collector.close()
 
 
@@ -319,6 +320,7 @@ def told(
     """Tell a collector of steps of 1 s, and wait until it has taken them in."""
     steps = [assemble([("forward", end - 1), ("step", end)], begin=end - 1, rows=8) for end in ends]
     message = {"steps": steps, "now": max(ends, default=0.0), "offset": 0.0, "error": 0.0, "notes": notes}
+    message["last"] = False
     file.write(json.dumps(message | {"values": values, "goal": goal or {}, "peak_bytes": peak}) + "\n")
     assert "at" in said(file, ping=True)
 
@@ -369,6 +371,7 @@ def test_what_of_the_steps_is_to_be_doubted_is_said() -> None:
     collector = Collector("127.0.0.1", metric="none", goal=None)
     validated = assemble([("validation_end", 1.0), ("forward", 1.5), ("step", 2.0)], begin=0.0, rows=0)
     collector.ranks[0] = Rank({"rank": 0, "goal": {}}, steps=[validated], notes=["data", "forward"])
+    collector.ranks[0].last = True
     collector.world = 1
     collector.take(final=True)
     expected = [summary.MISSING["rows"], summary.MISSING["validated"]]
@@ -377,6 +380,8 @@ def test_what_of_the_steps_is_to_be_doubted_is_said() -> None:
     assert summary.coverage(collector)["warnings"][0] == summary.MISSING["apart"]
     collector.ranks[0].notes = ["data", "forward", "graph"]
     assert summary.MISSING["graph"] in summary.coverage(collector)["warnings"]
+    collector.ranks[0].last = False
+    assert summary.MISSING["cut"] in summary.coverage(collector)["warnings"]
     collector.close()
 
 
@@ -385,7 +390,7 @@ def test_steps_that_one_rank_alone_has_made_are_told() -> None:
     steps = [assemble([("forward", at + 0.5), ("step", at + 1.0)], begin=at, rows=4) for at in (0.0, 1.0)]
     notes = ["buckets", "data", "forward"]
     for rank, count in ((0, 1), (1, 2)):  # e.g. by Join
-        collector.ranks[rank] = Rank({"rank": rank, "goal": {}}, steps=steps[:count], notes=notes)
+        collector.ranks[rank] = Rank({"rank": rank, "goal": {}}, steps=steps[:count], notes=notes, last=True)
     collector.world = 2
     collector.take(final=True)
     assert summary.coverage(collector) == {"steps": 1, "warnings": [summary.MISSING["uneven"]]}
@@ -397,6 +402,7 @@ def test_a_validation_before_each_second_step_is_not_one_before_most() -> None:
     validated = assemble([("validation_end", 1.0), ("forward", 1.5), ("step", 2.0)], begin=0.0, rows=4)
     alone = assemble([("forward", 2.5), ("step", 3.0)], begin=2.0, rows=4)
     collector.ranks[0] = Rank({"rank": 0, "goal": {}}, steps=[validated, alone], notes=["data", "forward"])
+    collector.ranks[0].last = True
     collector.world = 1
     collector.take(final=True)
     assert summary.coverage(collector) == {"steps": 2, "warnings": []}
