@@ -50,6 +50,8 @@ def coverage(collector: Collector) -> dict[str, Any]:
     if 2 * collector.validated > steps:
         lacking.append("validated")
     warnings = [MISSING[name] for name in lacking] if steps else []
+    if collector.metric != "none" and not any(each["metrics"] for each, _ in collector.intervals):
+        warnings.append(f"{collector.metric} was never seen: no line of the script and no validation had it")
     if collector.refused:
         warnings.append(f"{collector.refused} {REFUSED}")
     failures = {note for rank in ranks for note in rank.notes if note.startswith("failure ")}

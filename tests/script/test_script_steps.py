@@ -346,6 +346,8 @@ def test_only_the_values_of_the_goal_s_metric_count_whenever_the_script_tells_it
         told(rank, 1.0, 2.0, values=[(1.5, 0.4)], goal=accuracy)
     assert [validation["metrics"] for validation, _ in collector.take(final=True)] == [{}]
     assert not collector.reached
+    never = "loss was never seen: no line of the script and no validation had it"
+    assert never in summary.coverage(collector)["warnings"]
     collector.close()
     collector = Collector("127.0.0.1", metric="none", goal=None)
     with connected(collector) as rank:
