@@ -155,18 +155,18 @@ def points(
     records = list({run.run_id: run for run in records}.values())
     for run in records:
         every.setdefault((run.source, run.key), []).append(run)
-    made = []
+    result = []
     for runs in by_configuration(records):
-        tried = every[runs[0].source, runs[0].key]
+        tries = every[runs[0].source, runs[0].key]
         history = (histories or {}).get(runs[0].key, History())
         if runs[0].goal is not None:
-            runs += attempts.censored(attempts.by_seed(tried), [time_to_goal(run) for run in runs])
+            runs += attempts.censored(attempts.by_seed(tries), [time_to_goal(run) for run in runs])
         point = _quiet_point(runs, with_disturbed=with_disturbed)
-        unofficial = tuple(official.of_point(point.records, tried, history))
-        made.append(
-            replace(point, attempts=tuple(tried), deleted=len(history.deleted), unofficial=unofficial)
+        unofficial = tuple(official.of_point(point.records, tries, history))
+        result.append(
+            replace(point, attempts=tuple(tries), deleted=len(history.deleted), unofficial=unofficial)
         )
-    return sorted(made, key=lambda point: (point.source, point.series, point.workers))
+    return sorted(result, key=lambda point: (point.source, point.series, point.workers))
 
 
 def by_configuration(records: Iterable[Record]) -> list[list[Record]]:

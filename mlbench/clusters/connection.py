@@ -43,7 +43,7 @@ class Servers:
         import ray
 
         session = ray_private.session_folder()
-        local = _named(processes.of_session(session) if session else (), *WHAT)
+        local = _by_name(processes.of_session(session) if session else (), *WHAT)
         if any(name == processes.SERVERS[0] for name, _ in local):
             return cls(local)
         host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
@@ -53,7 +53,7 @@ class Servers:
     def started_here(cls) -> "Servers":
         """Return the server of the cluster's state that this process has started, also before it answers."""
         own = (process for _, process in reaper.processes(reaper.owner()))
-        return cls(_named(own, processes.SERVERS[0]))
+        return cls(_by_name(own, processes.SERVERS[0]))
 
     def lost(self) -> str | None:
         """Return why Ray cannot go on, in one sentence; None while its servers live.
@@ -68,14 +68,14 @@ class Servers:
         return None
 
 
-def _named(some: Iterable[psutil.Process], *names: str) -> tuple[tuple[str, psutil.Process], ...]:
+def _by_name(some: Iterable[psutil.Process], *names: str) -> tuple[tuple[str, psutil.Process], ...]:
     """Return (name, process) of those with one of these names."""
-    found = []
+    result = []
     for process in some:
         with suppress(psutil.Error):
             if process.name() in names:
-                found.append((process.name(), process))
-    return tuple(found)
+                result.append((process.name(), process))
+    return tuple(result)
 
 
 @dataclass(frozen=True)

@@ -171,29 +171,29 @@ class Recorder:
         hosts: dict[str, list[dict[str, Any]]] = {}
         for _, rank in sorted(self.collector.ranks.items()):
             hosts.setdefault(rank.about["host"], []).append(rank.about)
-        nodes = []
-        for host, ranks in hosts.items():
-            if host == platform.node():
-                node, warnings = worker_process.described(), list[str]()
-                seen = {"interference": self._use.interference(), "energy_j": self._energy}
-                node = node.model_copy(update=seen if len(hosts) == 1 else seen | {"energy_j": {}})
-            else:
-                node, warnings = self._described(host, ranks)
-            update = {"threads_per_worker": ranks[0]["threads"], "warnings": [*node.warnings, *warnings]}
-            nodes.append(node.model_copy(update=update))
-        nodes[0].warnings.extend(summary.coverage(self.collector)["warnings"])
-        return nodes
+        nodes = [self._node(host, ranks, alone=len(hosts) == 1) for host, ranks in hosts.items()]
+        first = {"warnings": [*nodes[0].warnings, *summary.coverage(self.collector)["warnings"]]}
+        return [nodes[0].model_copy(update=first), *nodes[1:]]
 
-    def _described(self, host: str, ranks: list[dict[str, Any]]) -> tuple[Node, list[str]]:
-        """Return another host as its first rank has described it, and what is not known of it."""
-        warnings = [f"{host}: its energy and its other processes were not looked at"]
+    def _node(self, host: str, ranks: list[dict[str, Any]], *, alone: bool) -> Node:
+        """Return a host with what was seen there; another one than this is as its first rank described it.
+
+        The energy of a part of the hosts is none of the run's, so it is kept where the host is `alone`.
+        """
+        update: dict[str, Any] = {"threads_per_worker": ranks[0]["threads"]}
+        if host == platform.node():
+            node = worker_process.described()
+            update |= {"interference": self._use.interference(), "energy_j": self._energy if alone else {}}
+            return node.model_copy(update=update)
         node = self.collector.hosts[host]
         cpus = len({cpu for rank in ranks for cpu in rank["cpus"]})  # srun binds each rank to some
+        warnings = [f"{host}: its energy and other processes were not measured"]
         if node is None:
             warnings.append(f"{host}: its hardware was not described")
-            return Node(hostname=host, usable_cpus=cpus), warnings
+            node = Node(hostname=host, usable_cpus=cpus)
         usable = max(1, math.floor(min(cpus, node.cpu_quota or math.inf)))
-        return node.model_copy(update={"affinity_cpus": cpus, "usable_cpus": usable}), warnings
+        update |= {"affinity_cpus": cpus, "usable_cpus": usable, "warnings": [*node.warnings, *warnings]}
+        return node.model_copy(update=update)
 
     def _oversubscribed(self, node: Node) -> bool:
         """Return whether a host's ranks compute with more threads than it has CPUs."""

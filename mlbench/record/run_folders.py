@@ -137,7 +137,7 @@ def study(
         done = {studies.trial_id(run.key, run.seed) for run in planned}
         if missing := len(trials - done):
             complain(f"study {name}: {missing} of {len(trials)} planned runs have no record that can be used")
-        logged = studies.logged(studies.attempts_log(studies.folder(output_root, name)))
+        logged = studies.logged_trials(studies.attempts_log(studies.folder(output_root, name)))
         if lost := (trials & done) - logged:
             complain(
                 f"study {name}: its log {studies.LOG} has no attempt at {len(lost)} of {len(trials)} planned "

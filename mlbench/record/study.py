@@ -225,7 +225,7 @@ def histories(output_root: Path, *, runs: Collection[str] | None = None) -> dict
             begun = {(e["value"]["trial"], e["value"]["run_id"]) for e in log if e["key"] in (RUN, ENDED)}
             lost = [(trial, run) for trial, run in begun if run and not _is_there(output_root, run, runs)]
             unfinished = {run for _, run in lost if runs is None and _is_unfinished(output_root / run)}
-            with_attempts = logged(log)
+            with_attempts = logged_trials(log)
             for point in plan.points if plan else ():
                 old = result.get(point.key, History())
                 own = {run for trial, run in lost if trial.startswith(f"{point.key}-")}
@@ -254,7 +254,7 @@ def attempts_log(path: Path) -> list[dict[str, Any]]:
     return events.read(path / LOG) if (path / LOG).is_file() else []
 
 
-def logged(log: Iterable[dict[str, Any]]) -> set[str]:
+def logged_trials(log: Iterable[dict[str, Any]]) -> set[str]:
     """Return the ids of the trials of which a log has an attempt."""
     values = (event.get("value") for event in log if event["key"] in (STARTED, RUN, ENDED))
     return {str(value["trial"]) for value in values if isinstance(value, dict) and "trial" in value}

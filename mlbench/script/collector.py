@@ -65,6 +65,7 @@ class Collector:
         self.address = f"{host}:{self._server.getsockname()[1]}"
         self.ranks: dict[int, Rank] = {}
         self.hosts: dict[str, Node | None] = {platform.node(): None}  # and what others have told
+        self.describe_hosts = True  # False: the record has their description already
         self.world = 0
         self.refused = 0  # connections of a rank that had one already
         self.validated = 0  # steps of rank 0 that a validation came before
@@ -235,7 +236,7 @@ class Collector:
                     rank = self.ranks[about["rank"]] = Rank(about)
                     self.world = max(self.world, about["world"])
                     self._changed.notify_all()
-                describe = about["host"] not in self.hosts
+                describe = self.describe_hosts and about["host"] not in self.hosts
                 self.hosts.setdefault(about["host"], None)
             # The rank may end at once: `drain` knows it.
             _answer(connection, clock=clock.host_clock_id(), describe=describe)

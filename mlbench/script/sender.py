@@ -130,7 +130,7 @@ class Sender:
     def _describe(self) -> None:
         """Send what this host is, if the script's environment has what that needs."""
         with suppress(Exception):
-            from mlbench.clusters import node  # 0.15 s of a CPU, once the script trains
+            from mlbench.clusters import node  # it imports pydantic, which most processes need not
 
             self._send(node=node.describe().model_dump(mode="json"))
 

@@ -19,7 +19,7 @@ MISSING = {
     "goal": "the script's goal is not the record's: task.metric= was given, or it came long after a step",
     "rows": "rows were not seen: the model is given no tensor, and no list or dict that begins with one",
     "validated": "forward passes without gradients before most steps count as validations, outside the steps",
-    "cut": "a rank told of no more steps before it ended, and its last are missing: os._exit, or the network",
+    "cut": "a rank ended without sending its last steps: os._exit, or a broken connection",
     "uneven": "ranks made different numbers of steps: those beyond the fewest were not measured",
 }
 REFUSED = "more processes trained as a rank that had one, as after a restart, and were not measured"
@@ -51,7 +51,7 @@ def coverage(collector: Collector) -> dict[str, Any]:
         lacking.append("validated")
     warnings = [MISSING[name] for name in lacking] if steps else []
     if collector.metric != "none" and not any(each["metrics"] for each, _ in collector.intervals):
-        warnings.append(f"{collector.metric} was never seen: no line of the script and no validation had it")
+        warnings.append(f"no value of {collector.metric} was seen, neither printed nor given to validation()")
     if collector.refused:
         warnings.append(f"{collector.refused} {REFUSED}")
     failures = {note for rank in ranks for note in rank.notes if note.startswith("failure ")}

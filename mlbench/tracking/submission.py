@@ -248,7 +248,7 @@ def _of_a_study(
         plan = study.load(study_folder)
         log = study.attempts_log(study_folder)
         ended = [event["value"] for event in log if event["key"] == study.ENDED]
-        logged = study.logged(log)
+        logged = study.logged_trials(log)
         attempts = {value["run_id"]: (value["trial"], value["status"]) for value in ended if value["run_id"]}
         begun = {event["value"]["run_id"] for event in log if event["key"] == study.RUN}
     except (UserError, LookupError, TypeError, OSError, RecursionError):

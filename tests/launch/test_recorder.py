@@ -86,7 +86,7 @@ def test_a_script_that_records_itself_trains_beside_no_upload_and_loses_no_inter
     assert not beside and uploads
 
 
-def told(recorder: Recorder, **about: Any) -> None:
+def add_rank(recorder: Recorder, **about: Any) -> None:
     """Let one more rank make the step that rank 0 has made."""
     collector = recorder.collector
     first = collector.ranks[0]
@@ -99,9 +99,10 @@ def test_every_host_of_a_script_is_a_node_of_its_record(tmp_path: Path) -> None:
     recorder = one_step(tmp_path, live=False)
     recorder.collector.hosts |= {"b": Node(hostname="b", usable_cpus=1, cpu_quota=2.5), "c": None}
     for host, cpus in (("b", [0, 1]), ("b", [2, 3]), ("c", [7])):
-        told(recorder, host=host, cpus=cpus)
+        add_rank(recorder, host=host, cpus=cpus)
     try:
         recorder.drain(0.0)
+        recorder._energy = {"package": 5.0}  # of this host alone
         record = recorder.finish(None, None)
     finally:
         recorder.stop()
@@ -111,7 +112,7 @@ def test_every_host_of_a_script_is_a_node_of_its_record(tmp_path: Path) -> None:
     assert (b.affinity_cpus, b.usable_cpus) == (4, 2) and c.usable_cpus == 1
     assert [node.threads_per_worker for node in record.nodes] == [1, 1, 1]
     assert "c: its hardware was not described" in record.warnings
-    assert "b: its energy and its other processes were not looked at" in record.warnings
+    assert "b: its energy and other processes were not measured" in record.warnings
     assert not any(node.energy_j for node in record.nodes)
 
 

@@ -288,14 +288,15 @@ def test_the_first_rank_of_another_host_says_what_that_is(monkeypatch: pytest.Mo
     collector = Collector("127.0.0.1", metric="none", goal=None)
     monkeypatch.setenv(sender.ADDRESS, collector.address)
     monkeypatch.setenv(sender.TOKEN, collector.token)
-    for rank in range(2):
+    for rank in range(3):
+        collector.describe_hosts = rank < 2
         watching = probe.Probe(torch)
-        about = watching.describe() | {"rank": rank, "world": 2, "host": "b"}
+        about = watching.describe() | {"rank": rank, "world": 3, "host": "c" if rank == 2 else "b"}
         monkeypatch.setattr(watching, "describe", lambda about=about: about)
         watching.count = 1
         watching.finish()
         collector.drain(60)
-        described = collector.hosts.pop("b") if rank == 0 else collector.hosts.get("b")
+        described = collector.hosts.pop("b") if rank == 0 else collector.hosts.get(about["host"])
         collector.hosts["b"] = None
         assert (described is not None) is (rank == 0)
         assert collector.ranks[rank].last
@@ -346,7 +347,7 @@ def test_only_the_values_of_the_goal_s_metric_count_whenever_the_script_tells_it
         told(rank, 1.0, 2.0, values=[(1.5, 0.4)], goal=accuracy)
     assert [validation["metrics"] for validation, _ in collector.take(final=True)] == [{}]
     assert not collector.reached
-    never = "loss was never seen: no line of the script and no validation had it"
+    never = "no value of loss was seen, neither printed nor given to validation()"
     assert never in summary.coverage(collector)["warnings"]
     collector.close()
     collector = Collector("127.0.0.1", metric="none", goal=None)

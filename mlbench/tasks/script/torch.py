@@ -26,7 +26,7 @@ def measure(config: Config, worker: Worker) -> TaskResult:
     if worker.rank == 0:
         host = os.environ["MASTER_ADDR"] if worker.world_size > 1 else "127.0.0.1"
         collector = Collector(host, metric=config.metric, goal=worker.goal)
-        collector.settled = True
+        collector.settled, collector.describe_hosts = True, False
     meeting = [collector.address, collector.token, _free_port()] if collector else None
     address, token, port = worker.gather(meeting)[0]
     output = child.ScriptOutput(config.pattern, collector.printed if collector else lambda _: None)

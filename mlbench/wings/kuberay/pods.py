@@ -26,7 +26,10 @@ MOUNTS = {"scratch": SCRATCH, "shared-memory": "/dev/shm"}
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "MLFLOW_DISABLE_TELEMETRY": "true"}
 # A run cannot go on elsewhere, so that no autoscaler may empty its nodes to save some (kubernetes/autoscaler,
 # FAQ; karpenter.sh/docs/concepts/disruption)
-STAYS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
+NO_EVICTION = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
 SPOT_LABELS = {
     "gke": ("cloud.google.com/gke-spot", "true"),  # GKE, "Spot VMs"
     "aws": ("eks.amazonaws.com/capacityType", "SPOT"),  # EKS, "Managed node groups"
@@ -196,7 +199,7 @@ def pod(config: Config, labels: Object, container: Object, *, node_labels: Mappi
         "results": claim(config.results_claim),
     }
     return {
-        "metadata": {"labels": MANAGED | labels, "annotations": dict(STAYS)},
+        "metadata": {"labels": MANAGED | labels, "annotations": dict(NO_EVICTION)},
         "spec": {
             "serviceAccountName": ACCOUNT,
             "automountServiceAccountToken": False,
