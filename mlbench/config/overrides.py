@@ -33,7 +33,9 @@ ELSEWHERE = {  # what is not a field of a run, and what to write for it
     "name": "study=NAME names a study; a run gets its name from its time, task and seed",
     "nodes": "workers=N train; cluster=attached has nodes, hardware=NAME how many on each",
     **dict.fromkeys(("gpu", "gpus", "device"), "backend=nccl trains on GPUs, one for each worker"),
-    **dict.fromkeys(("official", "eligible"), "RULES.md says what is official; scale=official chooses that scale"),
+    **dict.fromkeys(
+        ("official", "eligible"), "RULES.md says what is official; scale=official chooses its scale"
+    ),
     **dict.fromkeys(
         ("model", "task.model"), "a task has its model: task=NAME, or one of your own (docs/extending.md)"
     ),
