@@ -60,6 +60,7 @@ EXIT_CODES = (
     ("2", "a mistake in the command, no run is selected, or an archive was refused"),
     ("3", "--fail-if-slower where a pair has no verdict"),
 )
+ELSEWHERE = {"copied": "recorded below another output_root", "imported": "imported"}  # by source
 COMMAND = Command(
     "results",
     __doc__,
@@ -98,12 +99,15 @@ def _list(args: Args) -> int:
     elif rows:
         print(run_table.text(rows, wide=args.options.wide))
         origins = Counter(row["source"] for row in rows)
-        if elsewhere := [f"{origins[name]} {name}" for name in ("imported", "copied") if origins[name]]:
-            warn(f"{', '.join(elsewhere)} of {format.counted(len(rows), 'run')}")
+        for name in sorted(origins.keys() & ELSEWHERE):
+            warn(f"{ELSEWHERE[name]}: {origins[name]} of {format.counted(len(rows), 'run')} (source={name})")
     if not rows and args.arguments:
-        raise UserError(_none(args))
+        raise UserError(_none(args, args.arguments))
     if not rows and not args.json:
         warn(_none(args))
+    if not args.arguments and (logs := run_folders.without_record(args.output_root)):
+        sync = run_folders.results_command("sync", args.output_root)
+        warn(f"in progress or killed: {', '.join(logs)} ({sync} makes the record of a killed run)")
     return OK
 
 
@@ -131,8 +135,10 @@ def _show(args: Args) -> int:
     """
     from mlbench.terminal import show
 
-    word = args.argument
+    word = _name(args, args.argument)
     if word.startswith("study:"):
+        if args.options.full:
+            raise UserError("--full is for one run", hint="--csv prints all numbers of a study's points")
         return _show_study(args, word.removeprefix("study:"))
     if args.options.markdown or args.options.csv or args.options.with_disturbed:
         sentence = "--markdown, --csv and --with-disturbed are for a study's answer"
@@ -218,10 +224,14 @@ def _compare(args: Args) -> int:
         raise UserError(f"compare takes two selections, got a third: {narrow[0]}", hint="quote a selection")
     limit = args.options.fail_if_slower
     runs = _runs(args)
-    sides = [_records(args, _selection(args, runs, [*side.split(), *narrow])) for side in (a, b)]
-    listing = run_folders.results_command("list", args.output_root)
-    disturbed = args.options.with_disturbed
-    compared = compare.compare(*sides, limit=limit, with_disturbed=disturbed, listing=listing)
+    sides = []
+    for label, side in (("A", a), ("B", b)):
+        filters = [*side.split(), *narrow]
+        sides.append(_records(args, _selection(args, runs, filters)))
+        if not sides[-1]:
+            hint = run_folders.results_command("list", args.output_root)
+            raise UserError(f"{label}: {_none(args, filters)}", hint=hint)
+    compared = compare.compare(*sides, limit=limit, with_disturbed=args.options.with_disturbed)
     text = comparison.text(compared, limit=limit, markdown=args.options.markdown)
     print(format.json_text(comparison.plain(compared)) if args.json else text)
     if any(pair.regression for pair in compared.pairs):
@@ -384,16 +394,15 @@ def _site(args: Args) -> int:
         )
     to = _folder(args, args.output_root / "site")
     refused = False
-    handed_in = [
-        submission.check(folder) for path in args.arguments for folder in submission.folders(Path(path))
-    ]
+    paths = list(map(Path, args.arguments))
+    handed_in = [submission.check(folder) for path in paths for folder in submission.folders(path)]
     for result in handed_in:
         for why in result.refusals:
             refused = True
             warn(f"mlbench: {result.entity}/{result.name}: {why}")
-    records = [run for path in args.arguments for run in run_folders.readable(Path(path), warn)]
-    zips = [path for path in args.arguments if not submission.folders(Path(path))]
-    for _, run, _ in archive.load(archive.paths([path for path in zips if not _runs_below(path)])):
+    records = [run for path in paths for run in run_folders.readable(path, warn)]
+    zips = [str(path) for path in paths if not (submission.folders(path) or run_folders.names(path))]
+    for _, run, _ in archive.load(archive.paths(zips)):
         if isinstance(run, UserError):
             refused = True
             warn(f"mlbench: {run}")
@@ -563,7 +572,7 @@ def _verify(args: Args) -> int:
     runs, complaints = run_index.entries(_existing(args))
     names = _selection(args, runs, args.arguments)
     if not names and (args.arguments or not complaints):
-        raise UserError(_none(args))
+        raise UserError(_none(args, args.arguments))
     outcomes = []
     for name in names:
         outcome, why = reader.verdict(args.output_root / name)
@@ -612,11 +621,6 @@ def _mlflow(args: Args) -> int:
     return OK
 
 
-def _runs_below(path: str) -> bool:
-    """Return whether a path is an output_root."""
-    return any(True for _ in Path(path).glob("*/record.json"))
-
-
 def _selected(args: Args) -> list[Record]:
     """Return the records that the words select; name those that cannot be read."""
     return _records(args, _selection(args, _runs(args), args.arguments))
@@ -646,6 +650,9 @@ def _selection(args: Args, runs: Mapping[str, run_index.IndexEntry], filters: Se
             chosen += [*members, *(record.run_id for record in planned)]
         return chosen
 
+    if compared := next((word for word in filters if re.match(r"[\w.]+ *[<>!]", word)), None):
+        raise UserError(f"{compared} is no filter", hint="list the values: workers=2,4")
+    filters = [_name(args, word) for word in filters]
     chosen = select.select(list(runs), filters, fields=lambda name: runs[name].fields, studies=study)
     for name, _, value in (word.partition("=") for word in filters if chosen):
         for text in value.split(",") if "," in value else ():
@@ -655,9 +662,15 @@ def _selection(args: Args, runs: Mapping[str, run_index.IndexEntry], filters: Se
     named = {entry.fields.get("study") for entry in runs.values()}
     if name := next((w for w in plain if w in named or run_folders.is_study(args.output_root, w)), None):
         raise UserError(f"no finished run is called {name!r}", hint=f"it is a study: study:{name}")
-    if compared := next((word for word in plain if {"<", ">"} & set(word)), None):
-        raise UserError(f"{compared} is no filter", hint="list the values: workers=2,4")
+    if word := next((word for word in plain if Path(word).is_dir()), None):
+        raise UserError(f"{word} is a folder, not a run", hint=f"output_root={word} reads the runs in it")
     return chosen
+
+
+def _name(args: Args, word: str) -> str:
+    """Return the name of the run whose folder a word is, e.g. runs/RUN/ as the tab key completes it."""
+    path = Path(word)
+    return path.name if "/" in word and path.parent in (args.output_root, Path()) and path.name else word
 
 
 def _runs(args: Args) -> dict[str, run_index.IndexEntry]:
@@ -672,7 +685,8 @@ def _existing(args: Args) -> Path:
     """Return output_root; UserError for another one than the default that is not there."""
     root = args.output_root
     if str(root) != OUTPUT_ROOT["output_root"][0] and not root.is_dir():
-        raise UserError(f"output_root={root}: there is no such folder")
+        fault = "it is a file" if root.is_file() else "there is no such folder"
+        raise UserError(f"output_root={root}: {fault}", hint="name the folder that has your runs")
     return root
 
 
@@ -684,23 +698,25 @@ def _some(args: Args) -> list[Record]:
         )
     records = _selected(args)
     if not records:
-        raise UserError(_none(args), hint=run_folders.results_command("list", args.output_root))
+        listing = run_folders.results_command("list", args.output_root)
+        raise UserError(_none(args, args.arguments), hint=listing)
     return records
 
 
-def _none(args: Args) -> str:
+def _none(args: Args, filters: Sequence[str] = ()) -> str:
     """Return that nothing was selected, with the nearest value that a run has."""
     where = f"no finished run in {args.output_root}"
-    if not args.arguments:
-        return where
+    if not filters:
+        return f"{where} ({run_folders.command_line(args.output_root, 'run')} makes one)"
     runs, _ = run_index.entries(args.output_root)
     rows = [entry.fields for entry in runs.values()]
-    for word in args.arguments:
+    for word in filters:
         name, equals, value = word.partition("=")
         values = {str(row[name]) for row in rows if row.get(name) is not None} if equals else set()
+        values = {text.lower() if text in ("True", "False") else text for text in values}
         if values.isdisjoint(value.split(",")) and values:
             return f"{where} matches {word}{suggest(value.split(',')[0], sorted(values))}"
-    return f"{where} matches {' '.join(args.arguments)}"
+    return f"{where} matches {' '.join(filters)}"
 
 
 def _folder(args: Args, default: Path, *, files: tuple[str, ...] = ()) -> Path:

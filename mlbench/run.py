@@ -1,7 +1,7 @@
 """One run: `python -m mlbench.run task=gnmt workers=8`."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ from mlbench.terminal.args import (
     OK,
     Args,
     Command,
-    Content,
     check_overrides,
     flag,
     run_command,
@@ -60,12 +59,7 @@ SETTINGS = {
 }
 
 
-def _sections() -> Iterator[tuple[str, Content]]:
-    yield from help.sections()
-    yield from CLOSING
-
-
-COMMAND = Command("run", sections=_sections, empty=True)
+COMMAND = Command("run", sections=lambda: [*help.sections(), *CLOSING], empty=True)
 main = partial(run_command, COMMAND)
 
 

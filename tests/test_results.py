@@ -142,7 +142,33 @@ def test_a_reader_of_the_table_may_leave_early(root: Path) -> None:
 def test_list_of_nothing_says_so(tmp_path: Path, capsys: Any) -> None:
     assert results.main(["list", f"output_root={tmp_path}"]) == 0
     shown = capsys.readouterr()
-    assert shown.out == "" and str(tmp_path) in shown.err
+    assert shown.out == ""
+    assert shown.err.endswith(f"{tmp_path} (python -m mlbench.run output_root={tmp_path} makes one)\n")
+
+
+def test_list_names_the_runs_that_have_no_record(root: Path, capsys: Any) -> None:
+    run = Run(root, name="2026-killed", seed=5)
+    assert results.main(["list", f"output_root={root}"]) == 0
+    shown = capsys.readouterr()
+    assert run.folder.name not in shown.out
+    assert shown.err.startswith(f"in progress or killed: {run.folder.name} (python -m mlbench.results sync ")
+
+
+def test_show_takes_the_folder_of_a_run_as_the_tab_key_completes_it(root: Path, capsys: Any) -> None:
+    name = next(path.parent.name for path in sorted(root.glob("*/record.json")))
+    for word in (f"{root}/{name}/", f"{name}/", f"{root}/{name}"):
+        assert results.main(["show", word, f"output_root={root}", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["run_id"] == name
+        assert results.main(["list", word, f"output_root={root}", "--json"]) == 0
+        assert [row["run"] for row in json.loads(capsys.readouterr().out)] == [name]
+
+
+def test_a_seed_is_shown_as_it_is_written_on_the_command_line(tmp_path: Path, capsys: Any) -> None:
+    run = Run(tmp_path, name="2026-seed", seed=1350092275)
+    run.validate(90.0)
+    run.end("goal_reached")
+    assert results.main(["show", "last", "--full", f"output_root={tmp_path}"]) == 0
+    assert "seed=1350092275" in capsys.readouterr().out
 
 
 def test_show_takes_any_part_of_a_name_that_no_other_has(root: Path, capsys: Any) -> None:
@@ -168,7 +194,7 @@ def test_show_takes_any_part_of_a_name_that_no_other_has(root: Path, capsys: Any
         (["lists"], "'lists' is not a sub-command of results: did you mean list?"),
         (["compare", "workers=2"], "compare takes A and B"),
         (["compare", "a-1", "b-2", "c-3"], "got a third: c-3"),
-        (["compare", "a-1", "none"], "B matches no finished run"),
+        (["compare", "a-1", "none"], "B: no finished run in "),
         (["compare", "a-1", "b-2", "--fail-if-slower", "5"], "takes a percentage such as 5%, got: 5"),
         (["compare", "a-1", "b-2", "--fail-if-slower="], "takes a percentage such as 5%, got: nothing"),
         (["compare", "a-1", "study:none"], "there is no study 'none'"),

@@ -105,19 +105,17 @@ def compare(
     *,
     limit: float | None = None,
     with_disturbed: bool = False,
-    listing: str = "python -m mlbench.results list",
 ) -> Comparison:
     """Return two selections of runs side by side; runs that a person interrupted do not count.
 
     `limit`: a share, e.g. 0.05; the pairs then tell whether B is shown to be slower by more than that, or
-    lost its goal. `with_disturbed`: count runs, too, beside which their machine did something else.
-    `listing`: the command that shows what runs there are. Raises UserError for an empty side, for a run on
-    both sides, and for tasks, data, scales or goals that differ.
+    lost its goal. `with_disturbed`: count runs, too, beside which their machine did something else. Raises
+    UserError for an empty side, for a run on both sides, and for tasks, data, scales or goals that differ.
     """
     of_a, of_b = (points(side, with_disturbed=with_disturbed) for side in (a, b))
     for name, side in (("A", of_a), ("B", of_b)):
         if not side:
-            raise UserError(f"{name} matches no finished run", hint=listing)
+            raise UserError(f"{name} matches no finished run", hint="python -m mlbench.results list")
     both = {run.run_id for run in a} & {run.run_id for run in b}
     if both:
         raise UserError(f"{min(both)} is on both sides", hint="narrow A and B until they exclude each other")

@@ -23,14 +23,19 @@ if TYPE_CHECKING:
 
 GROUPS = plugins.GROUPS
 SEARCH_PATH = "hydra.searchpath"  # the one setting of Hydra's own that is read: more folders of YAML files
-# Names of 0.1 and what they are called now.
+# Names of 0.1 and of other tools, and what they are called here.
 RENAMED = {"instrument": "phase_timing", "rerun": "force", "unit": "task.metric_unit", "task.rate": "task.lr"}
+RENAMED |= {"threads": "hardware.threads_per_worker", "log_dir": "output_root", "mlflow": "tracking_uri"}
 ELSEWHERE = {  # what is not a field of a run, and what to write for it
     **dict.fromkeys(("repeats", "n"), "python -m mlbench.sweep takes repeats=N"),
     **dict.fromkeys(("max_usd", "question", "extend"), "it is a word of python -m mlbench.sweep"),
     "parallel": "runs are measured one after the other, or each would slow the others down",
     "name": "study=NAME names a study; a run gets its name from its time, task and seed",
     "nodes": "workers=N train; cluster=attached has nodes, hardware=NAME how many on each",
+    **dict.fromkeys(("gpu", "gpus", "device"), "backend=nccl trains on GPUs, one for each worker"),
+    **dict.fromkeys(
+        ("official", "eligible"), "RULES.md says what is official; scale=official chooses its scale"
+    ),
     **dict.fromkeys(
         ("model", "task.model"), "a task has its model: task=NAME, or one of your own (docs/extending.md)"
     ),

@@ -34,7 +34,7 @@ def read() -> dict[str, Price]:
     file = path()
     if not file.exists():
         if os.environ.get("MLBENCH_PRICES"):
-            raise UserError(f"MLBENCH_PRICES={file} does not exist")
+            raise UserError(f"MLBENCH_PRICES={file} does not exist", hint="name a file, or unset it")
         return {}
     try:
         return PRICES.validate_python(yaml.safe_load(file.read_text()) or {})

@@ -31,6 +31,12 @@ def check_store(uri: str) -> None:
     scheme, _, driver = urlsplit(uri).scheme.partition("+")
     if re.fullmatch(r"(localhost|[\w-]+(\.[\w-]+)*):\d+(/.*)?", uri):
         raise UserError(f"{stated} is no address", hint=f"write tracking_uri=http://{uri}")
+    if near := re.match(r"(https?)(:/|//|/|:)(?!/)", uri):
+        hint = f"write tracking_uri={near[1]}://{uri.removeprefix(near[0])}"
+        raise UserError(f"{stated} is no address", hint=hint)
+    if uri in ("sqlite://", "sqlite:///:memory:"):
+        hint = "write tracking_uri=sqlite:///FILE"
+        raise UserError(f"{stated} is a database in memory, which ends with the command", hint=hint)
     if scheme == "file" or not scheme and uri not in STORES:
         database = uri.removeprefix("file://").rstrip("/") + "/mlflow.db"
         hint = f"MLflow 3 writes no folders of files; write tracking_uri=sqlite:///{database}"

@@ -77,6 +77,8 @@ class Field:
             return format.spread(value, self._unit(units))
         if self.unit == "metric":
             return format.measured(value, units.metric, units.goal)
+        if not self.unit and type(value) is int:
+            return str(value)  # seed=1350092275 is copied into a command
         return format.quantity(value, self._unit(units))
 
     def _unit(self, units: Units) -> str:

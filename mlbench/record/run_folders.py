@@ -54,6 +54,12 @@ def names(output_root: Path) -> list[str]:
     return [name for name in folders if os.path.exists(f"{output_root}/{name}/record.json")]
 
 
+def without_record(output_root: Path) -> list[str]:
+    """Return the names of the folders that have a log and no record: of runs in progress, or killed."""
+    logs = sorted(output_root.glob(f"*/{events.NAME}"))
+    return [log.parent.name for log in logs if not log.with_name("record.json").exists()]
+
+
 def damaged(output_root: Path, word: str) -> Path | None:
     """Return the folder of this whole name if it is a run's that has no record which can be used."""
     candidate = output_root / word

@@ -264,7 +264,8 @@ def _invocation(
     if not text.isdecimal() or not 1 <= int(text) <= grid.MOST:
         raise UserError(f"repeats={text} is not a whole number from 1 to {grid.MOST}, nor auto")
     if seeds is not None and "repeats" in options and int(text) != len(seeds):
-        raise UserError(f"repeats={text} and {len(seeds)} given seeds contradict each other")
+        sentence = f"repeats={text} and {len(seeds)} given seeds contradict each other"
+        raise UserError(sentence, hint="leave repeats= out")
     repeats = int(text) if seeds is None else len(seeds)
     recorded = tuple(without_credentials(word) for word in arguments)
     return Invocation(at=clock.iso(clock.wall()), overrides=recorded, repeats=repeats)
@@ -290,7 +291,7 @@ def _max_usd(options: Mapping[str, str]) -> float | None:
     except ValueError:
         limit = 0.0
     if not 0 < limit < float("inf"):
-        raise UserError(f"max_usd={options['max_usd']} is not a number of USD above 0")
+        raise UserError(f"max_usd={options['max_usd']} is not a number of USD above 0", hint="e.g. max_usd=5")
     return limit
 
 

@@ -16,7 +16,6 @@ STATUS = {  # as short as a narrow table needs it
     "goal_reached": "reached",
     "goal_not_reached": "missed",
     "interrupted": "stopped",
-    "preempted": "preempted",
 }
 Row = Mapping[str, Any]  # values of one run by name (analysis.run_index.IndexEntry.row)
 # The order is that of importance: a narrow terminal gets the first ones. "run" is shown shortened, as "id".

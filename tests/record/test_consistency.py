@@ -148,7 +148,7 @@ def test_a_copied_folder_is_said_to_be_one(run: Run, tmp_path: Path, capsys: Any
     assert json.loads(capsys.readouterr().out)[0]["source"] == "mlbench"
     assert results.main(["list", f"output_root={copy}"]) == 0
     shown = capsys.readouterr()
-    assert shown.out.split()[-1] == "copied" and "1 copied of 1 run" in shown.err
+    assert shown.out.split()[-1] == "copied" and "output_root: 1 of 1 run (source=copied)" in shown.err
     assert results.main(["show", "last", f"output_root={copy}"]) == 0
     assert "copied: it was recorded in" in " ".join(capsys.readouterr().out.split())
     assert reader.load(copy / run.folder.name / "record.json").recorded_in == str(tmp_path)
