@@ -524,12 +524,13 @@ def _rows(inputs: Any, *, deep: int = 2) -> int:
 
 
 def _with_gradient(output: Any) -> Any:
-    """Return the first tensor of a module's output that has a gradient."""
-    if hasattr(output, "requires_grad"):
-        return output if output.requires_grad else None
-    parts = (
-        output.values() if hasattr(output, "values") else output if isinstance(output, (tuple, list)) else ()
-    )
+    """Return the first tensor that a module computed with gradients, also in lists, dicts and dataclasses."""
+    if hasattr(output, "grad_fn"):
+        return None if output.grad_fn is None else output
+    if isinstance(output, (tuple, list, Mapping)):
+        parts = output.values() if isinstance(output, Mapping) else output
+    else:
+        parts = (getattr(output, name, None) for name in getattr(output, "__dataclass_fields__", ()))
     return next((tensor for part in parts if (tensor := _with_gradient(part)) is not None), None)
 
 

@@ -22,7 +22,7 @@ MISSING = {
     "cut": "a rank ended without sending its last steps: os._exit, or a broken connection",
     "uneven": "ranks made different numbers of steps: those beyond the fewest were not measured",
 }
-REFUSED = "more processes trained as a rank that had one, as after a restart, and were not measured"
+REFUSED = "more processes trained than the run has ranks, as after a restart, and were not measured"
 UNEVEN = 0.01  # of the steps, which a rank's last message may lack
 
 

@@ -9,8 +9,10 @@ import shlex
 import socket
 import sys
 import threading
+from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -275,11 +277,11 @@ def test_a_loader_s_start_and_end_are_waits_for_data() -> None:
 
 
 @contextmanager
-def connected(collector: Collector) -> Iterator[Any]:
-    """Yield the file of a connection of rank 0, after what a probe says first and is answered."""
+def connected(collector: Collector, *, rank: int = 0, world: int = 1) -> Iterator[Any]:
+    """Yield the file of a rank's connection, after what a probe says first and is answered."""
     host, port = collector.address.split(":")
     with socket.create_connection((host, int(port))) as connection, connection.makefile("rw") as file:
-        about = {"rank": 0, "world": 1, "host": "here", "threads": 1}
+        about = {"rank": rank, "world": world, "host": "here", "threads": 1}
         assert "clock" in said(file, token=collector.token, **about)
         yield file
 
@@ -337,6 +339,18 @@ def test_a_second_process_of_a_rank_is_answered_and_named_and_not_measured() -> 
     collector.take(final=True)
     covered = summary.coverage(collector)
     assert covered["steps"] == 3 and f"1 {summary.REFUSED}" in covered["warnings"]
+    collector.close()
+
+
+def test_ranks_of_a_larger_world_that_come_once_all_ranks_were_there_are_not_measured() -> None:
+    collector = Collector("127.0.0.1", metric="none", goal=None)
+    with connected(collector) as alone, connected(collector, rank=1, world=2) as spawned:
+        told(alone, 101.0, 102.0)
+        told(spawned, 104.0)
+        told(alone, 105.0)
+        collector.take(final=True)
+    assert [len(times) for _, times in collector.intervals] == [1]
+    assert f"1 {summary.REFUSED}" in summary.coverage(collector)["warnings"]
     collector.close()
 
 
@@ -484,6 +498,24 @@ def test_time_before_an_optimizer_whose_model_was_not_seen_is_not_the_optimizer_
     watching.mark("step")
     step = assemble(watching._stamps, begin=watching._begin, rows=0)
     assert step.metrics >= 10 > step.optimizer
+
+
+@dataclass
+class Answer:
+    """What a policy's forward pass returns: a constant, and a tensor `values` with a gradient."""
+
+    scale: Any
+    values: Any
+
+
+@pytest.mark.parametrize(
+    "kind", [Answer, namedtuple("Pair", "scale values"), lambda *parts: {"parts": parts}]
+)
+def test_the_loss_begins_at_the_first_computed_tensor_whatever_a_model_returns(kind: Any) -> None:
+    scale = torch.nn.Parameter(torch.ones(1))  # a hook on it would stay for all steps
+    values = scale * 2
+    assert probe._with_gradient(kind(scale, values)) is values
+    assert probe._with_gradient(kind(scale, None)) is None
 
 
 def test_rows_are_the_first_dimension_of_the_first_input_also_in_lists_and_dicts() -> None:
