@@ -140,8 +140,11 @@ class Probe:
         self.values: list[tuple[float, float]] = []  # moments and values of that metric
 
     def fail(self, error: Exception) -> None:
-        """End the watching, and keep why."""
+        """End the watching, and keep why; before the first step there is no record that could say it."""
         self.watching, self.failure = False, f"{type(error).__name__}: {error}"
+        self._notes.add(f"failure {self.failure}")
+        if not self.count:
+            sys.stderr.write(f"mlbench: the probe stopped: {self.failure}\n")
 
     def watch(self) -> None:
         """Set the hooks that need no model."""
@@ -192,6 +195,7 @@ class Probe:
         """Watch for another run, by the hooks that are there, and for other models."""
         self._begin_anew()
         self.watching, self.failure = True, None
+        self._notes &= {"buckets", "own_hook"}  # of models that are not asked for theirs again
         self._searching[self._key] = self._search
 
     def _watch_loader(self, loader: Any) -> None:
@@ -494,8 +498,7 @@ class Probe:
 
     def notes(self) -> list[str]:
         """Return what of the training was seen."""
-        failed = {f"failure {self.failure}"} if self.failure else set()
-        return sorted(self._notes | failed)
+        return sorted(self._notes)
 
     def finish(self) -> None:
         """Send the rest and stop."""

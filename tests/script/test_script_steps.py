@@ -464,6 +464,18 @@ def test_a_failure_in_the_thread_that_sends_is_told() -> None:
     collector.close()
 
 
+def test_a_failure_before_the_first_step_is_printed_and_another_run_has_notes_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    watching = probe.Probe(torch)
+    watching._notes |= {"data", "buckets"}  # no second run of one model asks for its hook again
+    watching.fail(ValueError("no tensor"))
+    assert capsys.readouterr().err == "mlbench: the probe stopped: ValueError: no tensor\n"
+    assert watching.notes() == ["buckets", "data", "failure ValueError: no tensor"]
+    watching.restart()
+    assert watching.notes() == ["buckets"]
+
+
 def hooked() -> tuple[torch.nn.Module, list[float]]:
     """Return a module with a hook of a probe, which notes what it has seen."""
     module, seen = torch.nn.Linear(2, 1), list[float]()
