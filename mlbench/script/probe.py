@@ -367,8 +367,7 @@ class Probe:
             return
         self.mark("forward_end")
         self._rows[id(module)] = self._rows.get(id(module), 0) + _rows((*args, *kwargs.values()))
-        tensor = _with_gradient(output)
-        if tensor is not None:
+        if (tensor := _with_gradient(output)) is not None:
             tensor.register_hook(self._loss_ended)
 
     def _trains(self, module: Any) -> bool:
@@ -416,6 +415,8 @@ class Probe:
         if self._stepping not in (None, id(optimizer)):
             return
         self._stepping = None
+        if self._backward() != torch_private.NO_BACKWARD:
+            self._notes.add("fused")
         again = not self._forward and "forward" in self._notes  # another of the same step
         if self._capturing():
             self._notes.add("graph")
