@@ -71,8 +71,7 @@ class ScriptOutput:
                     self._left_out += gone
 
     def _look(self, line: bytes) -> None:
-        match = self._pattern.search(STYLE.sub(b"", line[-LINE_BYTES:])) if self._pattern else None
-        if match:
+        if self._pattern and (match := self._pattern.search(STYLE.sub(b"", line[-LINE_BYTES:]))):
             with suppress(ValueError, IndexError, TypeError):
                 self._on_value(float(match.group(match.lastindex or 0).rstrip(b".")))
 

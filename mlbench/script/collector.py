@@ -67,7 +67,7 @@ class Collector:
         self.hosts: dict[str, Node | None] = {platform.node(): None}  # and what others have told
         self.describe_hosts = True  # False: the record has their description already
         self.world = 0
-        self.refused = 0  # connections of a rank that had one already
+        self.refused = 0  # processes beyond one a rank
         self.validated = 0  # steps of rank 0 that a validation came before
         self.settled = metric != "none"  # whether the record's metric and goal are
         self.late = False  # whether the script told its goal after that
@@ -230,7 +230,7 @@ class Collector:
             if not secrets.compare_digest(str(about.pop("token", "")), self.token):
                 return
             with self._changed:
-                if about["rank"] in self.ranks:  # a second process of that rank, as in a restart
+                if about["rank"] in self.ranks or self.complete:  # as after a restart
                     self.refused += 1
                 else:
                     rank = self.ranks[about["rank"]] = Rank(about)

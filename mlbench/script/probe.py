@@ -140,8 +140,11 @@ class Probe:
         self.values: list[tuple[float, float]] = []  # moments and values of that metric
 
     def fail(self, error: Exception) -> None:
-        """End the watching, and keep why."""
+        """End the watching, and keep why; before the first step there is no record that could say it."""
         self.watching, self.failure = False, f"{type(error).__name__}: {error}"
+        self._notes.add(f"failure {self.failure}")
+        if not self.count:
+            sys.stderr.write(f"mlbench: the probe stopped: {self.failure}\n")
 
     def watch(self) -> None:
         """Set the hooks that need no model."""
@@ -192,6 +195,7 @@ class Probe:
         """Watch for another run, by the hooks that are there, and for other models."""
         self._begin_anew()
         self.watching, self.failure = True, None
+        self._notes &= {"buckets", "own_hook"}  # of models that are not asked for theirs again
         self._searching[self._key] = self._search
 
     def _watch_loader(self, loader: Any) -> None:
@@ -363,8 +367,7 @@ class Probe:
             return
         self.mark("forward_end")
         self._rows[id(module)] = self._rows.get(id(module), 0) + _rows((*args, *kwargs.values()))
-        tensor = _with_gradient(output)
-        if tensor is not None:
+        if (tensor := _with_gradient(output)) is not None:
             tensor.register_hook(self._loss_ended)
 
     def _trains(self, module: Any) -> bool:
@@ -412,6 +415,8 @@ class Probe:
         if self._stepping not in (None, id(optimizer)):
             return
         self._stepping = None
+        if self._backward() != torch_private.NO_BACKWARD:
+            self._notes.add("fused")
         again = not self._forward and "forward" in self._notes  # another of the same step
         if self._capturing():
             self._notes.add("graph")
@@ -494,8 +499,7 @@ class Probe:
 
     def notes(self) -> list[str]:
         """Return what of the training was seen."""
-        failed = {f"failure {self.failure}"} if self.failure else set()
-        return sorted(self._notes | failed)
+        return sorted(self._notes)
 
     def finish(self) -> None:
         """Send the rest and stop."""
@@ -524,12 +528,13 @@ def _rows(inputs: Any, *, deep: int = 2) -> int:
 
 
 def _with_gradient(output: Any) -> Any:
-    """Return the first tensor of a module's output that has a gradient."""
-    if hasattr(output, "requires_grad"):
-        return output if output.requires_grad else None
-    parts = (
-        output.values() if hasattr(output, "values") else output if isinstance(output, (tuple, list)) else ()
-    )
+    """Return the first tensor that a module computed with gradients, also in lists, dicts and dataclasses."""
+    if hasattr(output, "grad_fn"):
+        return None if output.grad_fn is None else output
+    if isinstance(output, (tuple, list, Mapping)):
+        parts = output.values() if isinstance(output, Mapping) else output
+    else:
+        parts = (getattr(output, name, None) for name in getattr(output, "__dataclass_fields__", ()))
     return next((tensor for part in parts if (tensor := _with_gradient(part)) is not None), None)
 
 

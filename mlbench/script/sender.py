@@ -91,7 +91,11 @@ class Sender:
                 if self._socket is None:
                     self._connect(probe)
                 offset, error = self._offset()
-                complete = self._taken(probe, wait=wait)
+                complete: list[steps.Step] = []
+                try:
+                    complete = probe.take(wait=wait)
+                except Exception as failure:  # e.g. of CUDA: the record says it
+                    probe.fail(failure)
                 values = [probe.values.pop(0) for _ in probe.values[:]]
                 peak = probe.peak_bytes()
                 state = {"values": values, "notes": probe.notes(), "goal": probe.goal, "peak_bytes": peak}
@@ -108,13 +112,6 @@ class Sender:
                 self._ended.set()
                 probe.fail(failure)
                 return False
-
-    def _taken(self, probe: Any, *, wait: bool) -> list[steps.Step]:
-        try:
-            return probe.take(wait=wait)
-        except Exception as failure:
-            probe.fail(failure)
-            return []
 
     def _connect(self, probe: Any) -> None:
         host, _, port = os.environ[ADDRESS].rpartition(":")

@@ -13,6 +13,7 @@ MISSING = {
     "forward": "forward, loss and backward were not seen: the script calls no torch.nn.Module with weights",
     "apart": "forward, loss and backward were not seen: the script trains in a thread beside its first",
     "graph": "steps that a CUDA graph replays count as optimizer: no hook sees their forward and backward",
+    "fused": "backward, optimizer and metrics were not told apart: the optimizer steps within backward",
     "data": "the wait for data was not seen: the script iterates no DataLoader of torch in its main thread",
     "buckets": "wait, transfer and late ranks were not seen: no DistributedDataParallel spans all ranks",
     "own_hook": "wait, transfer and late ranks were not seen: the script has a communication hook of its own",
@@ -22,7 +23,7 @@ MISSING = {
     "cut": "a rank ended without sending its last steps: os._exit, or a broken connection",
     "uneven": "ranks made different numbers of steps: those beyond the fewest were not measured",
 }
-REFUSED = "more processes trained as a rank that had one, as after a restart, and were not measured"
+REFUSED = "more processes trained than the run has ranks, as after a restart, and were not measured"
 UNEVEN = 0.01  # of the steps, which a rank's last message may lack
 
 
@@ -31,16 +32,14 @@ def coverage(collector: Collector) -> dict[str, Any]:
     steps = sum(times[0].steps for _, times in collector.intervals)
     ranks = collector.ranks.values()
     notes = set.intersection(*(set(rank.notes) for rank in ranks)) if steps else set()
-    own = any("own_hook" in rank.notes for rank in ranks)
     lacking = [name for name in ("forward", "data") if name not in notes]
     if collector.world > 1 and "buckets" not in notes:
-        lacking.append("own_hook" if own else "buckets")
+        lacking.append("own_hook" if any("own_hook" in rank.notes for rank in ranks) else "buckets")
     if "forward" in lacking and any("apart" in rank.notes for rank in ranks):
         lacking[0] = "apart"
     if "forward" in notes and not any(times[0].samples for _, times in collector.intervals):
         lacking.append("rows")
-    if "graph" in notes:
-        lacking.append("graph")
+    lacking += [name for name in ("graph", "fused") if name in notes]
     if collector.late:
         lacking.append("goal")
     if not collector.reached and not all(rank.last for rank in ranks):

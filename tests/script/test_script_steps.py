@@ -9,8 +9,10 @@ import shlex
 import socket
 import sys
 import threading
+from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -275,11 +277,11 @@ def test_a_loader_s_start_and_end_are_waits_for_data() -> None:
 
 
 @contextmanager
-def connected(collector: Collector) -> Iterator[Any]:
-    """Yield the file of a connection of rank 0, after what a probe says first and is answered."""
+def connected(collector: Collector, *, rank: int = 0, world: int = 1) -> Iterator[Any]:
+    """Yield the file of a rank's connection, after what a probe says first and is answered."""
     host, port = collector.address.split(":")
     with socket.create_connection((host, int(port))) as connection, connection.makefile("rw") as file:
-        about = {"rank": 0, "world": 1, "host": "here", "threads": 1}
+        about = {"rank": rank, "world": world, "host": "here", "threads": 1}
         assert "clock" in said(file, token=collector.token, **about)
         yield file
 
@@ -340,6 +342,18 @@ def test_a_second_process_of_a_rank_is_answered_and_named_and_not_measured() -> 
     collector.close()
 
 
+def test_ranks_of_a_larger_world_that_come_once_all_ranks_were_there_are_not_measured() -> None:
+    collector = Collector("127.0.0.1", metric="none", goal=None)
+    with connected(collector) as alone, connected(collector, rank=1, world=2) as spawned:
+        told(alone, 101.0, 102.0)
+        told(spawned, 104.0)
+        told(alone, 105.0)
+        collector.take(final=True)
+    assert [len(times) for _, times in collector.intervals] == [1]
+    assert f"1 {summary.REFUSED}" in summary.coverage(collector)["warnings"]
+    collector.close()
+
+
 def test_only_the_values_of_the_goal_s_metric_count_whenever_the_script_tells_it() -> None:
     accuracy = {"metric": "accuracy", "target": 0.9, "direction": "max"}
     collector = Collector("127.0.0.1", metric="loss", goal=Goal("loss", 1.0, "min"))
@@ -381,8 +395,8 @@ def test_what_of_the_steps_is_to_be_doubted_is_said() -> None:
     assert summary.coverage(collector) == {"steps": 1, "warnings": expected}
     collector.ranks[0].notes = ["apart", "data"]
     assert summary.coverage(collector)["warnings"][0] == summary.MISSING["apart"]
-    collector.ranks[0].notes = ["data", "forward", "graph"]
-    assert summary.MISSING["graph"] in summary.coverage(collector)["warnings"]
+    collector.ranks[0].notes = ["data", "forward", "fused", "graph"]
+    assert {summary.MISSING["graph"], summary.MISSING["fused"]} <= {*summary.coverage(collector)["warnings"]}
     collector.ranks[0].last = False
     assert summary.MISSING["cut"] in summary.coverage(collector)["warnings"]
     collector.close()
@@ -450,6 +464,18 @@ def test_a_failure_in_the_thread_that_sends_is_told() -> None:
     collector.close()
 
 
+def test_a_failure_before_the_first_step_is_printed_and_another_run_has_notes_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    watching = probe.Probe(torch)
+    watching._notes |= {"data", "buckets"}  # no second run of one model asks for its hook again
+    watching.fail(ValueError("no tensor"))
+    assert capsys.readouterr().err == "mlbench: the probe stopped: ValueError: no tensor\n"
+    assert watching.notes() == ["buckets", "data", "failure ValueError: no tensor"]
+    watching.restart()
+    assert watching.notes() == ["buckets"]
+
+
 def hooked() -> tuple[torch.nn.Module, list[float]]:
     """Return a module with a hook of a probe, which notes what it has seen."""
     module, seen = torch.nn.Linear(2, 1), list[float]()
@@ -484,6 +510,24 @@ def test_time_before_an_optimizer_whose_model_was_not_seen_is_not_the_optimizer_
     watching.mark("step")
     step = assemble(watching._stamps, begin=watching._begin, rows=0)
     assert step.metrics >= 10 > step.optimizer
+
+
+@dataclass
+class Answer:
+    """What a policy's forward pass returns: a constant, and a tensor `values` with a gradient."""
+
+    scale: Any
+    values: Any
+
+
+@pytest.mark.parametrize(
+    "kind", [Answer, namedtuple("Pair", "scale values"), lambda *parts: {"parts": parts}]
+)
+def test_the_loss_begins_at_the_first_computed_tensor_whatever_a_model_returns(kind: Any) -> None:
+    scale = torch.nn.Parameter(torch.ones(1))  # a hook on it would stay for all steps
+    values = scale * 2
+    assert probe._with_gradient(kind(scale, values)) is values
+    assert probe._with_gradient(kind(scale, None)) is None
 
 
 def test_rows_are_the_first_dimension_of_the_first_input_also_in_lists_and_dicts() -> None:

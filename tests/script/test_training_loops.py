@@ -291,6 +291,17 @@ def test_a_measured_model_can_be_scripted_and_a_scripted_one_measured(watching: 
     assert [step.rows for step in watching.take(wait=False)] == [8] * 3
 
 
+def test_an_optimizer_that_steps_within_backward_has_its_steps_and_is_told(watching: probe.Probe) -> None:
+    model = torch.nn.Linear(4, 4)
+    for weight in model.parameters():
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        weight.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: optimizer.step())
+    for _ in range(3):
+        model(ROWS).sum().backward()
+    assert [step.rows for step in watching.take(wait=False)] == [8] * 3
+    assert watching.notes() == ["forward", "fused"]
+
+
 def test_rows_are_those_of_the_model_that_got_most(watching: probe.Probe) -> None:
     encoder, decoder = torch.nn.Linear(4, 2), torch.nn.Linear(2, 4)
     train(lambda rows: decoder(encoder(rows)), sgd(encoder, decoder))

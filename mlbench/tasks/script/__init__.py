@@ -16,9 +16,9 @@ from mlbench.script import sources
 
 NAME = re.compile(r"[A-Za-z_][\w./ -]*")  # of a metric: the text of its regular expression before the number
 
-# After a metric's name; not the 1 of 1,234.5.
+# After a metric's name, also as torch, NumPy 2 and the tables of rich print it; not the 1 of 1,234.5.
 FINITE = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?![.,]?[0-9]))(?:[eE][-+]?[0-9]+)?"
-NUMBER = rf"""\b["'\s:=|,]*({FINITE}|(?:nan|[-+]?inf)\b)"""
+NUMBER = rf"""\b(?:["'\s:=|,]|│|┃)*(?:(?:tensor|array|np\.\w+)\()?({FINITE}|(?:nan|[-+]?inf)\b)"""
 
 
 class Config(TaskConfig):
