@@ -244,9 +244,7 @@ def _price(group: Group) -> str:
     if more := len(optima) - len(parts):
         parts.append(f"the table has {more} more")
     unpriced = all(point.usd is None for curve in ours for point in curve.points)
-    because = (
-        " (no price is stated for this hardware; assuming that all nodes cost the same)" if unpriced else ""
-    )
+    because = " (no price is stated for this hardware; assuming that all nodes cost the same)" * unpriced
     return f"{'; '.join(parts)}{because}."
 
 
