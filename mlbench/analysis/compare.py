@@ -337,13 +337,9 @@ def _verdict(
         return "no verdict", "oversubscribed: the workers shared fewer CPUs, so their numbers do not compare"
     if not x or not y:
         return "no verdict", "a side measured neither a time to accuracy nor samples per second"
-    if len(x) == len(y) == 1:
-        return "no verdict", "one run per side: no difference can be shown, run at least 3"
-    if len(x) == 1 or len(y) == 1:
-        return (
-            "no verdict",
-            f"one run in {'A' if len(x) == 1 else 'B'}: no difference can be shown, run at least 3",
-        )
+    if 1 in (len(x), len(y)):
+        where = "per side" if len(x) == len(y) else "in A" if len(x) == 1 else "in B"
+        return "no verdict", f"one run {where}: no difference can be shown, run at least 3"
     if _significantly_above(x, y, 1.0, paired=paired):
         return "slower", "B needs more time than A"
     if _significantly_above(y, x, 1.0, paired=paired):
@@ -351,10 +347,8 @@ def _verdict(
     ratio = bootstrap.ratio(y, x, paired=paired)
     if ratio.low is not None and ratio.high is not None and (ratio.low > 1 or ratio.high < 1):
         few = format.counted(min(len(x), len(y)), "run")
-        return (
-            "inconclusive",
-            f"too few runs: the interval excludes 1, but {few} per side are too few for the test",
-        )
+        why = f"too few runs: the interval excludes 1, but {few} per side are too few for the test"
+        return "inconclusive", why
     return "no difference shown", "the difference is within run-to-run noise"
 
 
@@ -446,7 +440,7 @@ def _p_above(samples: Sequence[Sequence[float]], pairs: Sequence[tuple[int, int]
     for index, (a, b) in enumerate(pairs):
         if not total[index] > EQUAL**2:  # infinite, or without spread
             p, q = (p_slower(samples[x], samples[y], paired=False) for x, y in ((b, a), (a, b)))
-            p_values[index] = p if p < q else 1 - q
+            p_values[index] = 0.5 if p == q else p if p < q else 1 - q  # 0.5: neither
     return p_values.tolist()
 
 

@@ -73,28 +73,30 @@ def draw(runs: "pd.DataFrame", *names: str) -> "list[Picture]":
 
 
 def compare(a: "pd.DataFrame", b: "pd.DataFrame") -> "pd.DataFrame":
-    """Return two selections side by side: medians, ratio B / A with interval, and a verdict.
+    """Return two selections side by side: medians, ratio B / A with interval, and the verdict.
 
     Raises UserError for sides that cannot be compared.
     """
     import pandas as pd
 
-    rows = [
-        {
-            "task": pair.a.task,
-            "A": _side(pair.a),
-            "B": _side(pair.b),
-            "measure": measure.name,
-            "median A": measure.a,
-            "median B": measure.b,
-            "B / A": measure.ratio and measure.ratio.value,
-            "low": measure.ratio and measure.ratio.low,
-            "high": measure.ratio and measure.ratio.high,
-            "verdict": f"B is {pair.verdict}" if pair.verdict in ("faster", "slower") else pair.verdict,
-        }
-        for pair in comparison.compare(_records(a), _records(b)).pairs
-        for measure in pair.measures
-    ]
+    rows = []
+    for pair in comparison.compare(_records(a), _records(b)).pairs:
+        verdict = f"B is {pair.verdict}" if pair.verdict in ("faster", "slower") else pair.verdict
+        rows += [
+            {
+                "task": pair.a.task,
+                "A": _side(pair.a),
+                "B": _side(pair.b),
+                "measure": measure.name,
+                "median A": measure.a,
+                "median B": measure.b,
+                "B / A": measure.ratio and measure.ratio.value,
+                "low": measure.ratio and measure.ratio.low,
+                "high": measure.ratio and measure.ratio.high,
+                "verdict": verdict if measure.name == pair.primary_metric else "",  # it is about this one
+            }
+            for measure in pair.measures
+        ]
     return pd.DataFrame(rows)
 
 

@@ -244,10 +244,8 @@ def _price(group: Group) -> str:
     if more := len(optima) - len(parts):
         parts.append(f"the table has {more} more")
     unpriced = all(point.usd is None for curve in ours for point in curve.points)
-    because = (
-        " (no price is stated for this hardware; assuming that all nodes cost the same)" if unpriced else ""
-    )
-    return f"{'; '.join(parts)}{because}."
+    assumption = " (no price is stated for this hardware; assuming that all nodes cost the same)"
+    return f"{'; '.join(parts)}{assumption if unpriced else ''}."
 
 
 def _certainty(some: Sequence[Point]) -> str:

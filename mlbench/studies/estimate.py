@@ -22,7 +22,7 @@ class RunEstimate:
     """One run of an experiment.
 
     - seconds: of the whole command, start-up included; None where nothing is known.
-    - usd: at the on-demand price of the hardware profile; None without a price or without seconds.
+    - usd: at the on-demand price, as max_usd counts it; None without a price or without seconds.
     - basis: what the seconds are known from, as a phrase.
     """
 
@@ -84,8 +84,5 @@ def _training(experiment: Experiment) -> dict[str, Any]:
 
 
 def _priced(experiment: Experiment, seconds: float, basis: str) -> RunEstimate:
-    price = experiment.hardware.price
-    if price is None:
-        return RunEstimate(seconds, None, basis)
-    count = cost.nodes(experiment.hardware, experiment.workers)
-    return RunEstimate(seconds, cost.usd(seconds, count, price.usd_per_hour), basis)
+    rate = cost.usd_per_hour(experiment)
+    return RunEstimate(seconds, None if rate is None else cost.usd(seconds, 1, rate), basis)

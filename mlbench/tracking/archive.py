@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -195,6 +195,8 @@ def _files(path: Path) -> tuple[dict[str, str], str]:
                     raise _refusal(path, f"{entry.filename!r} is a link or another special file")
             if len(entries) > len({entry.filename for entry in entries}):
                 raise _refusal(path, "a file is in it twice")
+            if min((entry.header_offset for entry in entries), default=0):  # which some readers take
+                raise _refusal(path, "something stands before its first file")
             texts: dict[str, str] = {}
             left = MAX_BYTES
             for entry in entries:
@@ -205,10 +207,9 @@ def _files(path: Path) -> tuple[dict[str, str], str]:
     except OSError as error:
         raise _refusal(path, error.strerror or str(error)) from error
     # what zipfile raises on damaged headers, encryption and unknown methods
-    except (*DAMAGES, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise _refusal(
-            path, f"it is damaged or no zip file ({str(error)[:60] or 'it ends early'})"
-        ) from error
+    except (*DAMAGES, EOFError, ValueError, RuntimeError) as error:
+        why = str(error)[:60] or "it ends early"
+        raise _refusal(path, f"it is damaged or no zip file ({why})") from error
 
 
 def _text(path: Path, opened: zipfile.ZipFile, entry: zipfile.ZipInfo, left: int) -> tuple[str, int]:
@@ -225,18 +226,23 @@ def _text(path: Path, opened: zipfile.ZipFile, entry: zipfile.ZipInfo, left: int
 def _json(path: Path, name: str, text: str) -> Any:
     """Return JSON types in which no text holds control characters, which a terminal would obey."""
     try:
-        return events.visible(json.loads(text, parse_constant=_not_a_number, parse_float=_finite))
+        values = json.loads(text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=_once)
+        return events.visible(values)
     except (ValueError, RecursionError) as error:
         raise _refusal(path, f"{name} is not valid JSON ({str(error)[:60]})") from error
 
 
-def _not_a_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number")
-
-
 def _finite(word: str) -> float:
-    value = float(word)
-    return value if math.isfinite(value) else _not_a_number(word[:20])
+    if not math.isfinite(float(word)):
+        raise ValueError(f"{word[:20]} is no number")
+    return float(word)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):  # readers of JSON take the first or the last
+        raise ValueError("a name stands twice in one object")
+    return values
 
 
 def _check_experiment(path: Path, result: Record) -> None:

@@ -208,6 +208,9 @@ def test_holm_and_welch_are_the_libraries() -> None:
     a, b = np.random.default_rng(1).lognormal(size=(2, 5))
     by_library = stats.ttest_ind(np.log(b), np.log(a), equal_var=False, alternative="greater")[1]
     assert comparison._p_above([b.tolist(), a.tolist()], [(0, 1)]) == pytest.approx([by_library])
+    same, lost = [2.0, 2.0, 2.0], [math.inf] * 3
+    for equal in (same, lost):  # they take no place among those that Holm finds to differ
+        assert comparison._p_above([equal, equal], [(0, 1)]) == [0.5]
     missed = [1.0, 2.0, math.inf]
     assert comparison._p_above([missed, [0.1, 0.2, 0.3]], [(0, 1), (1, 0)]) == pytest.approx([0.05, 0.95])
 

@@ -177,6 +177,14 @@ def test_a_minute_is_the_least_that_is_billed_and_a_machine_of_nobody_s_has_no_b
     assert bill(compose(["hardware=gcp_g2_standard_4"]).hardware, 1, wall_s=60) is None  # no price was read
 
 
+def test_a_gateway_s_price_stays_above_its_most_nodes_and_the_oldest_price_dates_the_bill():
+    google = bill(compose(["hardware=gcp_n1_t4"]).hardware, 40, wall_s=3600)
+    amazon = bill(compose(["hardware=aws_p3_2xlarge"]).hardware, 2, wall_s=3600)
+    assert google is not None and google.parts["NAT gateway"] == pytest.approx(0.005 + 32 * 0.0014)
+    assert amazon is not None and amazon.parts["NAT gateway"] == pytest.approx(0.05)
+    assert (amazon.date, google.date) == ("2025-03-02", "2026-11-21")  # the worker's is of 2026-11-21
+
+
 def test_only_a_run_on_a_cluster_has_a_whole_bill():
     profile = compose(["hardware=gcp_n1_t4"]).hardware
     alone = cost(profile, 2, wall_s=3000, time_to_accuracy_s=10)

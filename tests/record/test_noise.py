@@ -21,6 +21,7 @@ def test_a_quiet_machine_is_not_mentioned() -> None:
         ({"others": 0.2}, None),
         ({"steal": 0.04}, None),
         ({"others": 1.5, "seconds": 0.4}, None),  # too short to tell
+        ({"others": 1.5, "seconds": 0.5}, "other processes used 1.5 of the 2 CPUs of a while it trained"),
         ({"others": 1.5, "cpus": 64}, None),  # few of many
     ],
 )

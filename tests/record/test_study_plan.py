@@ -295,6 +295,8 @@ def test_a_study_stops_before_its_money_is_exceeded() -> None:
     assert "max_usd=1 would be exceeded: 0.800 USD spent" in (budget.refusal("a") or "")
     assert budget.seconds("b") == pytest.approx(0.3 * hour), "a new point is as long as its task's longest"
     assert Budget(points, max_usd=1.5).refusal("a") is None
+    several = Budget(points, [record(*PRICED, "workers=1", key="a", wall=s) for s in (1.0, 2.0, 9.0)])
+    assert (several.seconds("a"), several.seconds("b")) == (2.0, 9.0), "its median, and its task's longest"
 
 
 def test_a_study_stops_before_its_cluster_expires() -> None:

@@ -15,7 +15,7 @@ import chromium
 import pytest
 import studies
 
-from mlbench.analysis import chart, published
+from mlbench.analysis import published
 from mlbench.record.record import Record
 from mlbench.report import page, tables, writer
 from mlbench.report.charts import NAMES
@@ -202,13 +202,6 @@ def test_a_caveat_of_several_runs_is_written_once() -> None:
     records = [run.model_copy(update={"caveats": [long]}) for run in studies.study(T4, repeats=3)]
     table = tables.runs(records, {})
     assert table.notes == [long] and {row.cells[-1].text for row in table.rows} == {"[1]"}
-
-
-def test_long_times_have_hours_on_their_axis() -> None:
-    axis = chart.time_axis("time to accuracy", 70_000.0, (0, None))
-    assert axis.label == "time to accuracy / h"
-    assert axis.ticks[:3] == ((0.0, "0"), (18000.0, "5"), (36000.0, "10"))
-    assert chart.time_axis("time", 90.0, (0, None)).label == "time / s"
 
 
 def test_on_a_phone_the_tables_scroll_and_the_page_does_not(browser: chromium.Page, path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from driven import EPOCH_S, Run
 
-from mlbench.analysis.chart import Chart
+from mlbench.analysis.chart import Chart, time_axis
 from mlbench.record.format import duration
 from mlbench.record.record import Record, Validation
 from mlbench.report import run_figures
@@ -55,6 +55,13 @@ def test_many_epochs_are_added_up_to_bars_that_can_be_told_apart(record: Record)
     assert len(chart.traces[0].x) == 31  # 123 intervals, four a bar
     everything = sum(sum(bars.y) for bars in chart.traces)
     assert everything == pytest.approx(41 * sum(spread.mean for spread in record.phases.values()))
+
+
+def test_long_times_have_hours_on_their_axis() -> None:
+    axis = time_axis("time to accuracy", 70_000.0, (0, None))
+    assert axis.label == "time to accuracy / h"
+    assert axis.ticks[:3] == ((0.0, "0"), (18000.0, "5"), (36000.0, "10"))
+    assert time_axis("time", 90.0, (0, None)).label == "time / s"
 
 
 def test_nothing_is_drawn_of_what_was_not_measured(record: Record, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from mlbench.clusters import node
 from mlbench.config import compose
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
-from mlbench.record import study
+from mlbench.record import cost, study
 from mlbench.record.record import Record
 from mlbench.report import writer
 from mlbench.studies import session
@@ -90,6 +90,18 @@ def test_the_estimate_comes_from_what_was_measured_here(here: Path) -> None:
     assert same.seconds == 30.0 and same.basis == "the median of 3 earlier runs"
     assert experiment.hardware.price is not None
     assert same.usd == pytest.approx(30 / 3600 * 2 * experiment.hardware.price.usd_per_hour)
+
+
+@pytest.mark.wing("kuberay")
+def test_the_estimate_of_a_cluster_is_what_the_study_s_budget_will_count() -> None:
+    """Head, control plane, disks and gateway are billed beside the workers, which it left out."""
+    words = ("task=logreg", "workers=2", "hardware=gcp_n1_standard_4", "cluster=kuberay")
+    experiment = compose.compose([*words, f"cluster.image=a@sha256:{'0' * 64}"])
+    expected = estimate(experiment, [])
+    assert expected.seconds is not None and experiment.hardware.price is not None
+    hour = cost.usd_per_hour(experiment)
+    assert hour is not None and hour > 1.5 * 2 * experiment.hardware.price.usd_per_hour
+    assert expected.usd == pytest.approx(expected.seconds / 3600 * hour)
 
 
 def test_what_the_page_says_is_what_was_measured() -> None:

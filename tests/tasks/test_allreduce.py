@@ -301,6 +301,15 @@ def test_bus_bandwidth_factors_are_those_of_nccl_tests(name: str, two: float, ei
     assert (bandwidth.bus_factor(name, 2), bandwidth.bus_factor(name, 8)) == (two, eight)
 
 
+def test_a_row_s_percentiles_are_numpy_s_of_the_slowest_and_the_fastest_ranks() -> None:
+    slowest, fastest = [float(n) for n in range(1, 102)], [0.5, 2.0, 9.0]
+    about: dict[str, Any] = {"collective": "all_reduce", "workers": 4, "bytes": 102}
+    row = bandwidth.times(slowest, fastest=fastest, wrong=0, **about)
+    names = ("min_s", "mean_s", "p50_s", "p95_s", "p99_s", "max_s", "fastest_p50_s")
+    assert [row[name] for name in names] == pytest.approx([1, 51, 51, 96, 100, 101, 2.0])
+    assert (row["algbw_bytes_per_s"], row["busbw_bytes_per_s"]) == pytest.approx((2.0, 3.0))
+
+
 def synthetic(backend: str, *, busbw: float = 1e9) -> list[dict[str, Any]]:
     """Return a table of one pair whose largest message reaches `busbw`."""
     pair = {"backend": backend, "device": "cpu", "workers": 2, "dtype": "float32"}

@@ -67,6 +67,7 @@ def read(path: Path) -> UserError:
         (forged("record.json", mode=stat.S_IFLNK | 0o777), "is a link"),
         (forged("record.json", mode=stat.S_IFIFO | 0o777), "is a link"),
         (twice(), "is in it twice"),
+        (2 * forged("record.json"), "something stands before its first file"),
         (forged("record.json")[:-30], "damaged or no zip file"),
         (b"PK\x03\x04 and no more", "damaged or no zip file"),
         (b"", "damaged or no zip file"),
@@ -75,7 +76,7 @@ def read(path: Path) -> UserError:
         (patched(b"PK\x01\x02", 16, b"\0\0\0\0"), "damaged or no zip file"),  # wrong check sum
         (forged("record.json"), "events.jsonl is missing"),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_bad_zips_are_refused_and_write_nothing(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "run.zip"
@@ -202,6 +203,17 @@ def test_a_number_that_is_infinite_is_refused(finished: dict[str, str], tmp_path
     assert log != finished["events.jsonl"]
     message = str(read(zips.write(tmp_path / "run.zip", finished | {"events.jsonl": log})))
     assert "1e999 is no number" in message
+
+
+@pytest.mark.parametrize(("file", "name"), [("record.json", "time_to_accuracy"), ("events.jsonl", "elapsed")])
+def test_a_name_that_stands_twice_is_refused(
+    file: str, name: str, finished: dict[str, str], tmp_path: Path
+) -> None:
+    """Who reads the file elsewhere may see the first of the two numbers, and mlbench takes the last."""
+    text = finished[file].replace(f'"{name}":', f'"{name}": 0.5, "{name}":', 1)
+    assert text != finished[file]
+    path = zips.write(tmp_path / "run.zip", finished | {file: text})
+    assert f"{file} is not valid JSON (a name stands twice" in str(read(path))
 
 
 @pytest.mark.parametrize(

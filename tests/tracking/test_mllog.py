@@ -47,6 +47,8 @@ def test_official_logs_pass_mlperf_s_rules(task: str, tmp_path: Path) -> None:
     assert complaints(path) == []
     entries = values(path)
     assert entries["eval_accuracy"]["value"] == GOALS[task] / 100
+    begin, end = (entries[key]["time_ms"] for key in ("eval_start", "eval_stop"))
+    assert end - begin == 500 and entries["epoch_stop"]["time_ms"] == begin  # a validation of driven.Run
     division = entries["submission_division"]
     if task == "resnet50":
         assert division["value"] == "open" and "cosine" in division["metadata"]["reasons"][0]

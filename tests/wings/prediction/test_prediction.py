@@ -21,6 +21,7 @@ from mlbench.wings.prediction.forecast import (
     Forecast,
     HoldoutError,
     PredictedInterval,
+    _interval,
     advise,
     compare,
     extrapolation_error,
@@ -368,6 +369,15 @@ def test_intervals_widen_beyond_what_was_measured_by_what_the_model_was_off_ther
     assert off < -0.2
     assert extrapolation_error(bent) == pytest.approx(-math.log1p(off))  # 4 is one doubling beyond 2
     assert extrapolation_error(bent) > 2 * extrapolation_error(right)
+    far = replace(bent, runs=tuple(replace(r, workers=8) if r.workers == 4 else r for r in bent.runs))
+    off = compare(model.fit(far.only([1, 2])), far.only([8])).epoch_error
+    assert extrapolation_error(far) == pytest.approx(abs(math.log1p(off)) / 2)  # 8 is two
+
+
+def test_an_interval_holds_95_of_100_draws_and_its_value() -> None:
+    drawn = np.arange(1001.0)
+    assert _interval(500.0, drawn) == PredictedInterval(500.0, 25.0, 975.0)
+    assert _interval(2000.0, drawn) == PredictedInterval(2000.0, 25.0, 2000.0)
 
 
 # --- nodes with several workers
