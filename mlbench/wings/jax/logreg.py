@@ -30,7 +30,7 @@ def build(config: Config, worker: Worker) -> JaxSetup:
             jax.ShapeDtypeStruct((config.batch_size, features), jnp.float32),
             jax.ShapeDtypeStruct((config.batch_size,), jnp.float32),
         ),
-        arrays=lambda batch: (batch.features.cpu().numpy(), batch.labels.cpu().numpy()),
+        arrays=lambda batch: (batch.features.numpy(), batch.labels.numpy()),
         loss=cross_entropy,
         update=update,
     )

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from ranks import mini_worker, run_ranks
 
 from mlbench.config.compose import compose
@@ -116,29 +115,3 @@ def test_float32_is_multiplied_in_float32_on_a_gpu_too(alone: dict[str, Any]) ->
 def test_a_restart_goes_on_where_the_checkpoint_was(alone: dict[str, Any]) -> None:
     assert [step for step, _, _ in alone["whole"]] == [STEPS, 2 * STEPS, 3 * STEPS]
     assert alone["resumed"] == alone["whole"]
-
-
-class OnGpu:
-    """A tensor of a GPU, as far as NumPy is concerned."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.cpu = lambda: tensor
-
-    def numpy(self) -> None:
-        raise TypeError("can't convert cuda:0 device type tensor to numpy")
-
-
-def test_a_step_takes_batches_that_lie_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlbench.wings.jax import logreg
-
-    rows = logreg.data.Rows(torch.ones(4, 3), torch.zeros(4))
-    monkeypatch.setattr(logreg.data, "prepare_dataset", lambda *_: Path())
-    monkeypatch.setattr(logreg.data, "open_dataset", lambda _: (rows, rows))
-    monkeypatch.setattr(logreg.torch_task, "build", lambda *_: None)
-    monkeypatch.setattr(logreg, "from_torch", lambda *_, **own: own)
-    config: Any = compose(["task=logreg"]).task
-    setup: Any = logreg.build(config, Worker())
-    on_gpu: Any = [OnGpu(part) for part in rows]
-    assert [part.tolist() for part in setup["arrays"](logreg.data.Rows(*on_gpu))] == [
-        part.tolist() for part in rows
-    ]
