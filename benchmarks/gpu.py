@@ -99,9 +99,12 @@ HOPPER = {"fp32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp16": 989e12}
 AMPERE = {"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12, "fp16": 312e12}
 # FLOP/s of dense products by torch's whole name of a card: data sheets of H100 and H200 SXM (2022, 2023) and
 # A100 SXM (2020). Cards for PCIe, pairs (NVL) and slices (MIG) have other peaks.
-PEAKS = dict.fromkeys(("NVIDIA H100 80GB HBM3", "NVIDIA H200"), HOPPER) | dict.fromkeys(
-    ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"), AMPERE
-)
+PEAKS: dict[str, dict[str, float]] = {
+    "NVIDIA H100 80GB HBM3": HOPPER,
+    "NVIDIA H200": HOPPER,
+    "NVIDIA A100-SXM4-40GB": AMPERE,
+    "NVIDIA A100-SXM4-80GB": AMPERE,
+}
 TINY = {  # of a dry run
     "resnet50": ("task.batch_size=4",),
     "gnmt": ("task.global_batch_size=8", "task.chunks=1", "task.batch_size=8"),

@@ -78,8 +78,8 @@ def table(records: Sequence[Record]) -> str:
         *map(row, records),
     ]
     if reached:
-        times = np.median([*(r.time_to_accuracy for r in reached), *missed])
-        epochs = np.median([*(r.epochs for r in reached), *missed])
+        times = np.median(np.array([*(r.time_to_accuracy for r in reached), *missed]))
+        epochs = np.median(np.array([*(r.epochs for r in reached), *missed]))
         lines.append(
             f"| median | | {epochs:g} | {times:.1f} | | "
             f"{np.median([r.startup_time for r in records if r.startup_time]):.1f} | "
