@@ -89,14 +89,21 @@ CASE_S, TESTS_S = 150, 150  # s that a case, whose kernels may have to be compil
 ABSENT = "ModuleNotFoundError"  # in pytest's report of a file that needs what this machine has not got
 TIME_OVER = 75  # exit code: EX_TEMPFAIL of sysexits.h
 MODES = ("eager", "compile", "compile and CUDA graphs")
-# CUDA graphs refuse what a replay left when the next one reads it, as the states of truncated BPTT are.
-NO_GRAPHS = ("awdlstm",)
+# CUDA graphs refuse what a replay left when the next one reads it: the states of truncated BPTT, and
+# gradients that micro-batches add up (pytorch/pytorch issue 169545). Every new shape, as translation has in
+# almost every batch, takes a graph of its own.
+NO_GRAPHS = ("awdlstm", "gpt", "gnmt", "transformer")
+NO_BF16 = ("gnmt", "awdlstm")  # autocast knows none for cuDNN's LSTMs
 NO_FP16 = ("gpt",)  # bf16 is its only half precision
-# FLOP/s of dense products, data sheets: H100 and H200 SXM (2022, 2023), A100 (2020)
-PEAKS = {
-    "H100": {"fp32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp16": 989e12},
-    "H200": {"fp32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp16": 989e12},
-    "A100": {"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12, "fp16": 312e12},
+HOPPER = {"fp32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp16": 989e12}
+AMPERE = {"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12, "fp16": 312e12}
+# FLOP/s of dense products by torch's whole name of a card: data sheets of H100 and H200 SXM (2022, 2023) and
+# A100 SXM (2020). Cards for PCIe, pairs (NVL) and slices (MIG) have other peaks.
+PEAKS: dict[str, dict[str, float]] = {
+    "NVIDIA H100 80GB HBM3": HOPPER,
+    "NVIDIA H200": HOPPER,
+    "NVIDIA A100-SXM4-40GB": AMPERE,
+    "NVIDIA A100-SXM4-80GB": AMPERE,
 }
 TINY = {  # of a dry run
     "resnet50": ("task.batch_size=4",),
@@ -214,13 +221,16 @@ def plan(tasks: Sequence[str], *, dry_run: bool) -> list[tuple[str, ...]]:
     eager, compiled, graphs = MODES
     if dry_run:
         return [(name, number, eager) for number in ("bf16", "fp32") for name in [*first, *others]]
-    items: list[tuple[str, ...]] = [(name, "bf16", eager) for name in first]
-    items += [("rates",), *((name, "bf16", eager) for name in others), ("tests",)]
-    items += [(name, "bf16", compiled) for name in first]
-    items += [(name, "fp16", eager) for name in [*first, *others] if name not in NO_FP16]
+    half = {name: "fp16" if name in NO_BF16 else "bf16" for name in tasks}
+    items: list[tuple[str, ...]] = [(name, half[name], eager) for name in first]
+    items += [("rates",), *((name, half[name], eager) for name in others), ("tests",)]
+    items += [(name, half[name], compiled) for name in first]
+    items += [
+        (name, "fp16", eager) for name in [*first, *others] if name not in NO_FP16 and half[name] == "bf16"
+    ]
     items += [(name, "tf32", eager) for name in [*first, *others]]
-    items += [(name, "bf16", graphs) for name in [*others, *first] if name not in NO_GRAPHS]
-    items += [(name, "bf16", compiled) for name in others]
+    items += [(name, half[name], graphs) for name in [*others, *first] if name not in NO_GRAPHS]
+    items += [(name, half[name], compiled) for name in others]
     return [*items, *((name, "fp32", eager) for name in [*first, *others])]
 
 
@@ -250,7 +260,7 @@ def case(name: str, number: str, mode: str, *, dry_run: bool) -> dict[str, Any]:
         ready = list(islice(batches, 1 if dry_run else 4))
         theirs = reference_rate(name, config, setup, ready, device, number, mode, dry_run=dry_run)
         ours = ready_rate(lambda: advance(run, ready), setup, ready, device, dry_run=dry_run)
-        hardware = next((PEAKS[key] for key in PEAKS if key in _gpu_name(device)), None)
+        hardware = PEAKS.get(torch.cuda.get_device_name()) if device.type == "cuda" else None
         return {
             "task": name,
             "precision": number,
@@ -302,9 +312,16 @@ def reference_rate(
     *,
     dry_run: bool,
 ) -> float:
-    """Return the reference's samples/s on the same batches, precision and mode; fp16 without a loss scale."""
+    """Return the reference's samples/s on the same batches, in the same precision and mode.
+
+    In fp16 it has torch's loss scale, from where ours has come to, so that no step is skipped.
+    """
     size = size_of(name, setup.model)
     overrides = {"layout": "channels_first"} if number == "fp32" and not dry_run else {}
+    scaler = None
+    if setup.scaler is not None:
+        scaler = torch.amp.GradScaler(device.type, init_scale=setup.scaler.get_scale())
+        overrides = {"optimizer": "fused"}  # steps that take the scale back
     reference = build(config, size, overrides, device.type)
     precision.on_device(number, device)
     net: Any = reference.model
@@ -318,7 +335,7 @@ def reference_rate(
 
     def steps() -> None:
         for micro_batches in ready:
-            train_step(reference, net, micro_batches, context)
+            train_step(reference, net, micro_batches, context, scaler)
 
     return ready_rate(steps, setup, ready, device, dry_run=dry_run)
 
@@ -460,8 +477,10 @@ def machine(dry_run: bool) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "dry_run": dry_run,
     }
-    commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
-    description["commit"] = commit or "unknown"
+    git = ["git", "-C", str(ROOT)]
+    commit = _output([*git, "rev-parse", "--short", "HEAD"])
+    changed = _output([*git, "status", "--porcelain", "--untracked-files=no"])  # the output is not tracked
+    description["commit"] = f"{commit}{' with changes' if changed else ''}" if commit else "unknown"
     if not dry_run:
         query = "--query-gpu=name,driver_version,memory.total"
         driver = _output(["nvidia-smi", query, "--format=csv,noheader"])
@@ -534,6 +553,7 @@ def release() -> None:
     """Give memory back before the next case, and undo what a task decides for its whole process."""
     torch.compiler.reset()
     torch.backends.cuda.enable_cudnn_sdp(True)  # the Transformer's batches are better off without
+    torch.backends.cudnn.benchmark = False  # convolutions of one shape are better off with it
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -543,10 +563,6 @@ def synchronise(device: torch.device) -> None:
     """Wait for the device."""
     if device.type == "cuda":
         torch.cuda.synchronize()
-
-
-def _gpu_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name() if device.type == "cuda" else ""
 
 
 def _output(command: list[str]) -> str | None:

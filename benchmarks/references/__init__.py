@@ -80,22 +80,37 @@ def speed(overrides: Words) -> dict[str, bool]:
     return {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False}}[kind]
 
 
-def train_step(reference: Reference, net: Any, batches: Sequence[Any], precision: Any) -> Tensor:
-    """Run one step over its micro-batches; return their summed loss."""
+def train_step(
+    reference: Reference,
+    net: Any,
+    batches: Sequence[Any],
+    precision: Any,
+    scaler: torch.amp.GradScaler | None = None,
+) -> Tensor:
+    """Run one step over its micro-batches; return their summed loss.
+
+    scaler: a loss scale, which the optimizer's step takes back; Reference.step knows none.
+    """
     total = None
     for number, batch in enumerate(batches, start=1):
         accumulates = number < len(batches) and isinstance(net, DistributedDataParallel)
         with net.no_sync() if accumulates else NOTHING:
             with precision:
                 loss = reference.loss(net, batch)
-            loss.backward()
+            (loss if scaler is None else scaler.scale(loss)).backward()
         total = loss.detach() if total is None else total + loss.detach()
     if reference.max_grad_norm is not None:
+        if scaler is not None:
+            scaler.unscale_(reference.optimizer)
         nn.utils.clip_grad_norm_(reference.model.parameters(), reference.max_grad_norm, foreach=True)
     if reference.step is not None:
         reference.step()
     else:
-        reference.optimizer.step()
+        if scaler is None:
+            reference.optimizer.step()
+        else:
+            scaler.step(reference.optimizer)
+            scaler.update()
         reference.optimizer.zero_grad()
     assert total is not None
     return total

@@ -34,7 +34,7 @@ class LanguageModel(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[State]]:
         """Return logits, the last layer's output before and after dropout, and the states."""
         x = self.embedding(tokens)
-        mask = locked(torch.ones(len(self.embedding.weight), 1), self.drops.embedding, shared=1)
+        mask = locked(x.new_ones(len(self.embedding.weight), 1), self.drops.embedding, shared=1)
         raw = x = locked(x * mask[tokens], self.drops.input)
         after = []
         for number, layer in enumerate(self.layers):

@@ -31,6 +31,14 @@ def test_the_heading_names_other_data_another_framework_and_another_precision(na
     assert ("jax 0.11.0," if "jax" in name else "torch 2.13.0,") in table
 
 
+def test_a_missed_goal_counts_as_infinite_time() -> None:
+    software = studies.run(1, 0, time=9).software.model_dump() | {"packages": {"torch": "2.13.0"}}
+    runs = [studies.run(1, n, time=9 + 2 * n, epochs=3 + n, software=software) for n in (1, 2)]
+    runs.append(studies.run(1, 3, time=30, epochs=9, software=software, status="goal_not_reached"))
+    table = seeds.table(runs)
+    assert "n = 3, 2 reached the goal" in table and "| median | | 5 | 13.0 | |" in table
+
+
 def test_every_median_of_the_page_is_that_of_its_rows_and_the_same_in_every_table() -> None:
     page = (ROOT / "docs" / "measurements" / "results.md").read_text()
     medians = {}

@@ -15,6 +15,7 @@ from mlbench.training.worker import Worker
 
 steps: Any = import_module("steps")
 references: Any = import_module("references")
+translation: Any = import_module("references.translation")
 
 NO_DROPOUT = {
     "awdlstm": {"dropouts": {"output": 0, "hidden": 0, "input": 0, "embedding": 0, "recurrent": 0}},
@@ -31,6 +32,7 @@ OFFICIAL_PARAMETERS = {  # as the READMEs of the tasks state them
     "gpt": 124_475_904,
 }
 STEPS = 3
+SIZE = 40  # features, words or classes of a reference that trains on nothing
 
 
 def copy(source: nn.Module, target: nn.Module) -> None:
@@ -123,6 +125,52 @@ def without_dropout(name: str) -> Any:
 
 def stepped(theirs: Any, micro_batches: Any) -> float:
     return references.train_step(theirs, theirs.model, micro_batches, nullcontext()).item()
+
+
+def batch_on(device: str, name: str, config: Any) -> Any:
+    """Return a micro-batch of a task's reference on a device; its content does not matter."""
+
+    def words(*shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=torch.int64, device=device)
+
+    if name in ("gnmt", "transformer"):
+        return translation.Batch(
+            words(4, 7), torch.full((4,), 7), words(4, 6), words(4, 6), 28, 24, 4.0, 24.0
+        )
+    if name == "gpt":
+        return words(2, config.context + 1)
+    if name == "awdlstm":
+        return import_module("references.awdlstm").Chunk(words(9, 4), words(9, 4))
+    if name == "logreg":
+        rows = torch.zeros(8, SIZE, device=device), torch.zeros(8, device=device)
+        return import_module("references.logreg").Rows(*rows)
+    shape = (4, 3, 32, 32) if name == "resnet20" else (4, config.crop, config.crop, 3)
+    return torch.zeros(shape, device=device), words(4)
+
+
+@pytest.mark.parametrize("name", steps.TRAINED)
+def test_a_reference_computes_on_the_device_of_its_model(name: str) -> None:
+    """No tensor is made where no device is named: on a GPU that is another than the model's."""
+    config = steps.configuration(name, "mini")
+    theirs = references.build(config, SIZE, device="meta")
+    theirs.loss(theirs.model, batch_on("meta", name, config)).backward()
+    assert all(weight.grad is not None for weight in theirs.model.parameters())
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 0.1])
+def test_a_loss_scale_changes_no_step_of_a_reference(max_grad_norm: float | None) -> None:
+    ends = []
+    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**12)):
+        torch.manual_seed(0)
+        model, rows = nn.Linear(8, 1), torch.randn(2, 16, 8)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, fused=True)
+        theirs = references.Reference(
+            model, optimizer, lambda net, batch: net(batch).square().mean(), max_grad_norm
+        )
+        for _ in range(STEPS):
+            references.train_step(theirs, model, list(rows), nullcontext(), scaler)
+        ends.append(model.weight.detach())
+    torch.testing.assert_close(*ends)
 
 
 @pytest.mark.slow
