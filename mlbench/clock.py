@@ -71,12 +71,15 @@ def started_s(pid: int | str = "self") -> float:
 
     Raises OSError where no such process is.
     """
-    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]  # proc_pid_stat(5)
+    ticks = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19]  # proc_pid_stat(5)
     return int(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def host_clock_id() -> str:
-    """Return what processes have in common whose monotonic clocks are one: the boot and the namespace."""
+    """Return what processes have in common whose monotonic clocks are one: the boot and the namespace.
+
+    In the place of what cannot be read stands the host's name: two hosts are never taken for one.
+    """
     parts: list[str] = []
     reads: tuple[Callable[[], str], ...] = (
         lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
@@ -86,7 +89,7 @@ def host_clock_id() -> str:
         try:
             parts.append(read())
         except OSError:
-            parts.append("unknown")
+            parts.append(os.uname().nodename)
     return " ".join(parts)
 
 

@@ -1,10 +1,12 @@
 """Durations when somebody sets the wall clock while a run lasts."""
 
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from driven import Run
@@ -47,6 +49,19 @@ def test_the_processes_of_a_run_on_one_host_count_from_one_look_at_the_clock() -
     assert alone < before - 3000 and before <= adopted <= clock.wall()
     clock.adopt(ClockEpoch("another host", 0.0))
     assert clock.wall() >= adopted
+
+
+def test_two_hosts_that_hide_when_they_were_booted_have_two_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(*_: object) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_text", hidden)
+    monkeypatch.setattr(Path, "readlink", hidden)
+    ids = set[str]()
+    for name in ("a", "b"):
+        monkeypatch.setattr(os, "uname", lambda name=name: SimpleNamespace(nodename=name))
+        ids.add(clock.host_clock_id())
+    assert len(ids) == 2
 
 
 def test_a_clock_that_is_set_back_leaves_all_durations_of_a_record_right(

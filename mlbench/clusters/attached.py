@@ -112,7 +112,7 @@ def _fault(address: str) -> UserError | None:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=2 * REACH_S) as connection:
             connection.sendall(b"" if encrypted else PREFACE)
             frame = b"" if encrypted else connection.recv(9)  # bytes of a frame's head
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the second for a name that no host can have
         return _no_ray(address, str(error))
     if not encrypted and frame[3:4] != bytes([SETTINGS]):
         return _no_ray(address, "the server there is not Ray's")

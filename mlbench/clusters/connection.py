@@ -63,7 +63,7 @@ class Servers:
         for name, server in self.local:
             if not processes.lives(server):
                 return f"Ray's {WHAT[name]} has died: killed, out of memory, or stopped by somebody"
-        if self.gcs is not None and not any(_answers(self.gcs) for _ in range(2)):
+        if self.gcs is not None and not any(answers(self.gcs) for _ in range(2)):
             return f"Ray's {WHAT[processes.SERVERS[0]]} at {self.gcs[0]} cannot be reached any more"
         return None
 
@@ -194,7 +194,8 @@ def join(experiment: Experiment) -> Iterator[str]:
         yield host
 
 
-def _answers(address: tuple[str, int]) -> bool:
+def answers(address: tuple[str, int]) -> bool:
+    """Return whether a server takes a connection within ANSWER_S."""
     try:
         socket.create_connection(address, timeout=ANSWER_S).close()
     except OSError:

@@ -34,20 +34,19 @@ class MachineLock:
 
         Where the file system has no locks nothing is held, and load from other processes still shows.
         """
-        if self._descriptor is None or self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB):
-            if not wait:
-                self._lock(fcntl.LOCK_SH | fcntl.LOCK_NB)  # lets others in that do not wait either
-        elif wait:
+        alone = self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if wait and not alone:
             on_wait()
             before = clock.monotonic()
             self._lock(fcntl.LOCK_EX)
             self.waited_s = clock.monotonic() - before
-        else:
+            self._touched = self._stamp()
+        # A shared lock lets others in that do not wait either. Between the two locks one that waits may come.
+        elif self._descriptor and not (wait or alone and self._lock(fcntl.LOCK_SH | fcntl.LOCK_NB)):
             self._shared = True
             with suppress(OSError):  # a file that may only be read
                 os.utime(self._descriptor)  # tells those that hold it
             self._lock(fcntl.LOCK_SH | fcntl.LOCK_NB)
-        self._touched = self._stamp()
         return self
 
     @property

@@ -1,6 +1,7 @@
 """What a node does while it trains: CPU, memory, network and GPUs, sampled from beside the training loop."""
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -62,16 +63,16 @@ class NodeMonitor:
         return samples
 
     def _run(self) -> None:
-        psutil.cpu_percent()  # psutil compares with the last call of the same thread
-        self._network = clock.monotonic(), psutil.net_io_counters()
+        with suppress(OSError):
+            psutil.cpu_percent()  # psutil compares with the last call of the same thread
+            self._network = clock.monotonic(), psutil.net_io_counters()
         pause = FIRST_S
         while not self._ending.wait(min(pause, self._interval_s)):
             pause *= 2
-            sample = self.read()
             if self._meter is not None:
                 self._meter.read()  # or a counter could wrap twice unseen
-            with self._lock:
-                self._samples.append(sample)
+            with suppress(OSError), self._lock:  # e.g. too many open files: this sample is missing
+                self._samples.append(self.read())
                 if len(self._samples) >= MOST_SAMPLES:  # hours between validations: a coarser picture does
                     self._samples = self._samples[1::2]
                     self._interval_s = min(2 * self._interval_s, COARSEST_S)
@@ -131,12 +132,14 @@ def own_processes(roots: Iterable[int] = ()) -> set[psutil.Process]:
 
 def _cpu_seconds() -> tuple[float, float]:
     """Return what the CPUs that this process may use have worked since boot, and what was stolen, in s."""
-    times = psutil.cpu_times(percpu=True)
+    # Of CPUs that are on, psutil gives the times in the file's order, but not the numbers.
+    numbers = re.findall(r"^cpu(\d+)", machine.kernel_text(machine.ROOT / "proc/stat") or "", re.MULTILINE)
+    times = dict(zip(map(int, numbers), psutil.cpu_times(percpu=True), strict=False))
     allowed = os.sched_getaffinity(0)
-    if len(times) > max(allowed):  # else some CPUs are off and the numbers do not fit
-        times = [times[cpu] for cpu in sorted(allowed)]
-    busy = sum(each.user + getattr(each, "nice", 0.0) + each.system for each in times)
-    return busy, sum(getattr(each, "steal", 0.0) for each in times)
+    if allowed <= times.keys():  # else a container has numbers of its own, for its CPUs alone (lxcfs)
+        times = {cpu: times[cpu] for cpu in allowed}
+    busy = sum(each.user + getattr(each, "nice", 0.0) + each.system for each in times.values())
+    return busy, sum(getattr(each, "steal", 0.0) for each in times.values())
 
 
 def _cpu_seconds_of(processes: Iterable[psutil.Process]) -> float:

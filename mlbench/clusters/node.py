@@ -40,7 +40,7 @@ def describe() -> Node:
         cpu_model=_cpu_model(),
         physical_cpus=psutil.cpu_count(logical=False),
         logical_cpus=psutil.cpu_count(),
-        affinity_cpus=_affinity_cpus(),
+        affinity_cpus=len(os.sched_getaffinity(0)),
         cpu_quota=quota,
         usable_cpus=usable_cpus(),
         memory_bytes=psutil.virtual_memory().total,
@@ -60,7 +60,7 @@ def describe() -> Node:
 def usable_cpus() -> int:
     """Return the CPUs that affinity and control groups leave to this process, rounded down."""
     quota, _ = _cgroup_limits()
-    return max(1, math.floor(min(_affinity_cpus(), quota or math.inf)))
+    return max(1, math.floor(min(len(os.sched_getaffinity(0)), quota or math.inf)))
 
 
 def warnings() -> list[str]:
@@ -169,10 +169,6 @@ def _cpu_model() -> str | None:
         if name.strip() == "model name":
             return value.strip()
     return None
-
-
-def _affinity_cpus() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _cuda_versions() -> tuple[str | None, str | None]:

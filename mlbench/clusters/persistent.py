@@ -156,6 +156,7 @@ def _port(servers: Collection[psutil.Process]) -> int:
 
 
 def _path() -> Path:
-    """Return where this machine's note is since its boot: a home may be that of several machines."""
-    boot = hashlib.sha256(clock.host_clock_id().encode()).hexdigest()[:8]
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mlbench" / f"ray-{boot}.json"
+    """Return where the note is of this boot, and of this container: others may have the same home."""
+    place = f"{clock.host_clock_id()} {reaper.pid_namespace()}"
+    name = f"ray-{hashlib.sha256(place.encode()).hexdigest()[:8]}.json"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mlbench" / name

@@ -149,13 +149,14 @@ def worker_resources(experiment: Experiment, nodes: list[dict[str, float]]) -> W
         )
     cpus = hardware.cpus or int(max((node.get("CPU", 1) for node in nodes), default=1))
     threads = hardware.threads_per_worker or max(1, cpus // min(workers, workers_per_node or workers))
-    resources = {"CPU": min(1.0, capacity / workers) if device == "CPU" else 1.0}
+    # Ray counts ten-thousandths, to which it rounds: three of 0.66667 would be more than 2 CPUs.
+    resources = {"CPU": min(1.0, capacity * 10**4 // workers / 1e4) if device == "CPU" else 1.0}
     if device == "GPU":
         resources["GPU"] = 1.0
     if workers_per_node and not allow_oversubscription:
         # Ray fills a node before it takes the next one, so a worker reserves its whole share of a node.
         smallest = nodes[math.ceil(workers / workers_per_node) - 1].get("CPU", 0.0)
-        resources["CPU"] = math.floor(smallest / workers_per_node * 1e4) / 1e4  # Ray counts ten-thousandths
+        resources["CPU"] = math.floor(smallest / workers_per_node * 1e4) / 1e4
     available = sum(node.get("CPU", 0.0) for node in nodes)
     return WorkerResources(
         resources=resources,

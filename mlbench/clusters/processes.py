@@ -96,9 +96,10 @@ def stopped(pid: int) -> bool:
 def create_time(pid: int) -> float | None:
     """Return when the process that has this number was started, s since the boot; None where none runs.
 
+    None, too, for another user's where the system hides those (hidepid=1, proc(5)): it is none of ours.
     psutil's time is since 1970: a step of the clock would make another process of it.
     """
-    with suppress(psutil.NoSuchProcess, OSError):
+    with suppress(psutil.Error, OSError):
         return clock.started_s(pid) if lives(psutil.Process(pid)) else None
     return None
 

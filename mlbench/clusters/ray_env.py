@@ -7,6 +7,8 @@ functions before it imports ray. What the user has set stays.
 import os
 import secrets
 import stat
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from mlbench.clusters import node
@@ -53,13 +55,16 @@ def require_token(*, shared: bool = False) -> None:
     own = os.environ.get("RAY_AUTH_TOKEN_PATH")
     path = Path(own or Path.home() / TOKEN)
     try:
-        if own or (path.exists() and path.read_text().strip()):
-            return _require_private(path)
+        if own or path.exists():
+            if own or path.read_text().strip():
+                return _require_private(path)
+            path.unlink()  # it is empty
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w") as file:
-            os.fchmod(descriptor, 0o600)  # of an empty file that was there
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".token-") as file:  # mode 0600
             file.write(secrets.token_hex(32))
+            file.flush()
+            with suppress(FileExistsError):  # of two commands at once the second takes the first one's
+                os.link(file.name, path)
     except OSError as error:
         if own:
             raise UserError(f"RAY_AUTH_TOKEN_PATH={own} cannot be read: {error.strerror}") from error

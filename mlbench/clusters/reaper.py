@@ -31,10 +31,10 @@ def owner(pid: int | None = None) -> str:
     """Return a process's name as an owner; None: this process's."""
     pid = os.getpid() if pid is None else pid
     # With "b", for since the boot, 0.2 takes it for none of its names; that counted since 1970.
-    return f"{pid}-b{round(clock.started_s(pid) * 100)}-{_namespace()}"
+    return f"{pid}-b{round(clock.started_s(pid) * 100)}-{pid_namespace()}"
 
 
-def _namespace() -> int:
+def pid_namespace() -> int:
     """Return the number of the namespace in which process ids count; 0 where the system has none."""
     with suppress(OSError):
         return os.stat("/proc/self/ns/pid").st_ino
@@ -156,7 +156,8 @@ def _removed(folder: Path) -> bool:
 def _lives(name: str) -> bool:
     """Return whether the owner runs; a name that is none of ours, or a container's, counts as alive."""
     pid, created, namespace, *_ = (*name.split("-"), "", "")
-    if not (pid.isdigit() and created[:1] == "b" and created[1:].isdigit()) or namespace != str(_namespace()):
+    known = pid.isdigit() and created[:1] == "b" and created[1:].isdigit()
+    if not known or namespace != str(pid_namespace()):
         return True
     seconds = create_time(int(pid))
     return seconds is not None and round(seconds * 100) == int(created[1:])

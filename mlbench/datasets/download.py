@@ -214,11 +214,10 @@ def extract(archive: Path, folder: Path) -> None:
     and for a tar with a path, link or device that the data filter of PEP 706 refuses.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # A zip has no filter; what has an absolute path or ".." is left out.
+    member_filter = None if archive.suffix == ".zip" else "data"
     try:
-        if archive.suffix == ".zip":
-            shutil.unpack_archive(archive, folder)  # leaves out absolute paths and those with ".."
-        else:
-            shutil.unpack_archive(archive, folder, filter="data")
+        shutil.unpack_archive(archive, folder, filter=member_filter)
     except tarfile.FilterError as error:
         raise UserError(
             f"{archive} has an entry that leads out of its folder or is no file: {error.tarinfo.name!r}",

@@ -103,16 +103,10 @@ def check_launcher(experiment: Experiment) -> None:
 def check(experiment: Experiment) -> None:
     """Raise UserError for what cannot be measured on any machine, and for data that are not prepared."""
     task = experiment.task
-    if experiment.profile and not isinstance(task, TrainingConfig):
-        raise UserError(
-            f"task={task.name} trains no steps that profile={experiment.profile} could record",
-            hint="leave profile= out",
-        )
-    if experiment.compile and not isinstance(task, TrainingConfig):
-        raise UserError(
-            f"task={task.name} trains no steps that compile={experiment.compile} could compile",
-            hint="leave compile= out",
-        )
+    for name, verb in (("profile", "record"), ("compile", "compile")):
+        if (value := getattr(experiment, name)) and not isinstance(task, TrainingConfig):
+            sentence = f"task={task.name} trains no steps that {name}={value} could {verb}"
+            raise UserError(sentence, hint=f"leave {name}= out")
     registry.check(task, workers=experiment.workers, folder=None)
     if clusters.shares_files(experiment):
         compilation.require(experiment.compile, experiment.backend.device)
@@ -316,17 +310,16 @@ def new_folder(experiment: Experiment, seed: int, begun: float) -> Path:
     """
     stamp = clock.iso(begun)[:23].replace(":", "").replace(".", "-")
     name = f"{stamp}-{experiment.task.name}-w{experiment.workers}"
-    for number in itertools.count(1):
-        folder = experiment.output_root / f"{name}{f'-{number}' if number > 1 else ''}-{seed:x}"
-        try:
-            folder.mkdir(parents=True)
-            break
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise UserError(
-                f"cannot make {folder}: {error.strerror}", hint="give another output_root"
-            ) from error
+    folder = experiment.output_root
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # fails where it is a link to nothing
+        for number in itertools.count(1):
+            folder = experiment.output_root / f"{name}{f'-{number}' if number > 1 else ''}-{seed:x}"
+            with suppress(FileExistsError):
+                folder.mkdir()
+                break
+    except OSError as error:
+        raise UserError(f"cannot make {folder}: {error.strerror}", hint="give another output_root") from error
     return folder
 
 

@@ -7,7 +7,6 @@ loopback unless the workers are on other machines, and ignores datagrams without
 
 import json
 import secrets
-import select
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -33,15 +32,17 @@ class HeartbeatServer:
     def poll(self, *, wait: float) -> list[dict[str, Any]]:
         """Return the heartbeats that have arrived, after waiting at most `wait` seconds for the first."""
         heartbeats = []
-        while select.select([self._socket], [], [], wait)[0]:
+        while True:
+            self._socket.settimeout(wait)  # unlike select(2) for any number of open files
             wait = 0.0
             try:
                 heartbeat = json.loads(self._socket.recv(MAX_BYTES))
-            except ValueError:
+            except (TimeoutError, BlockingIOError):
+                return heartbeats
+            except (ValueError, RecursionError):  # a stranger's, perhaps nested deeply
                 continue
             if isinstance(heartbeat, dict) and heartbeat.pop("token", None) == self.token:
                 heartbeats.append(heartbeat)
-        return heartbeats
 
     def close(self) -> None:
         """Stop listening."""

@@ -110,11 +110,8 @@ class Watch:
             getattr(self._progress, what)(*values)
         except Exception as error:
             self._progress = None
-            self._note(f"{type(error).__name__}: {error}")
-
-    def _note(self, failure: str) -> None:
-        with suppress(Exception):  # e.g. a full disk, which what is measured finds out itself
-            events.append(self._log, "display_failure", failure)
+            with suppress(Exception):  # e.g. a full disk, which what is measured finds out itself
+                events.append(self._log, "display_failure", f"{type(error).__name__}: {error}")
 
     def _run(self) -> None:
         next_look = clock.monotonic()

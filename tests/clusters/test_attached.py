@@ -83,6 +83,7 @@ def test_what_is_no_ray_at_an_address_is_one_sentence(
 def test_an_address_at_which_nobody_answers_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "1")
     refuses("127.0.0.1:1", "Connection refused")
+    refuses("head..example:1", "label empty or too long")
 
 
 def test_a_name_server_that_does_not_answer_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,26 @@ def test_a_token_is_made_once_for_the_user_alone(tmp_path: Path, monkeypatch: py
     assert path.read_text() == token and "RAY_AUTH_TOKEN" not in os.environ
 
 
+def test_of_two_commands_that_make_the_first_token_at_once_both_have_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the jobs of an array with one home: the first one's Ray may have started with its token."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    hexadecimal, path = ray_env.secrets.token_hex, tmp_path / ray_env.TOKEN
+
+    def meanwhile(size: int) -> str:
+        monkeypatch.setattr(ray_env.secrets, "token_hex", hexadecimal)
+        ray_env.require_token()
+        taken.append(path.read_text())
+        return hexadecimal(size)
+
+    taken: list[str] = []
+    monkeypatch.setattr(ray_env.secrets, "token_hex", meanwhile)
+    ray_env.require_token()
+    assert taken == [path.read_text()] and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [*path.parent.iterdir()] == [path]
+
+
 def test_a_token_that_others_can_read_is_refused_and_an_empty_file_becomes_private(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Two runs on one machine know of each other: real processes, one file."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -100,3 +101,24 @@ def test_a_file_that_may_only_be_read_is_locked_all_the_same(path: Path) -> None
     first = MachineLock().acquire(wait=True)
     assert MachineLock().acquire(wait=False).shared
     first.release()
+
+
+@pytest.mark.parametrize(
+    "moment", [fcntl.LOCK_SH, fcntl.LOCK_EX], ids=["before its shared lock", "after its own"]
+)
+def test_another_that_comes_while_the_lock_is_taken_is_marked_and_marks(
+    moment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """flock(2): to make a lock a shared one the kernel lets go of it, and who waits may get it."""
+    flock, first, second = fcntl.flock, MachineLock(), MachineLock()
+
+    def meanwhile(descriptor: int, operation: int) -> None:
+        if descriptor == first._descriptor and operation == moment | fcntl.LOCK_NB:
+            monkeypatch.setattr(fcntl, "flock", flock)
+            flock(descriptor, fcntl.LOCK_UN if moment == fcntl.LOCK_SH else operation)
+            second.acquire(wait=moment == fcntl.LOCK_SH)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", meanwhile)
+    first.acquire(wait=moment == fcntl.LOCK_EX)
+    assert first.shared and second.shared

@@ -1,13 +1,15 @@
 """The sampler sees what the machine does; real bytes, real work, a real clock."""
 
+import errno
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -15,6 +17,8 @@ from commands import until
 
 from mlbench import clock
 from mlbench.clusters import monitor
+from mlbench.clusters import node as machine
+from mlbench.clusters.energy_counters import EnergyMeter
 from mlbench.clusters.monitor import CpuUse, NodeMonitor
 from mlbench.clusters.processes import below
 
@@ -178,3 +182,39 @@ TICK_S = 0.02  # s; Linux counts CPU time in steps of 10 ms, and two are compare
 
 def process_time(process: subprocess.Popen[bytes]) -> float:
     return sum(psutil.Process(process.pid).cpu_times()[:2])
+
+
+def test_cpu_time_is_that_of_the_cpus_that_this_process_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where others are off, and where a container numbers its own (lxcfs)."""
+    (tmp_path / "proc").mkdir()
+    stat = tmp_path / "proc" / "stat"
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(stat.parent))
+    ticks = os.sysconf("SC_CLK_TCK")
+    for online, allowed, busy in (((0, 2, 4, 6), {0, 2}, 10 + 12), ((0, 1), {4, 6}, 10 + 11)):
+        lines = [f"cpu{cpu} {(10 + cpu) * ticks} 0 0 7 0 0 0 {cpu * ticks} 0 0\n" for cpu in online]
+        stat.write_text("".join(["cpu  1 1 1 1 1 1 1 1 1 1\n", *lines, "btime 1\n"]))
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, allowed=allowed: allowed)
+        assert monitor._cpu_seconds()[0] == busy
+
+
+def test_a_sample_that_fails_ends_neither_the_others_nor_the_reading_of_counters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, readings = psutil.virtual_memory, [0]
+
+    def memory() -> Any:
+        if readings[0] < 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return read()
+
+    class Meter:
+        def read(self) -> None:
+            readings[0] += 1
+
+    monkeypatch.setattr(psutil, "virtual_memory", memory)
+    with NodeMonitor(0.01, meter=cast("EnergyMeter", Meter())) as sampler:
+        until(lambda: sampler._samples)
+    assert readings[0] >= 3

@@ -53,6 +53,20 @@ def test_the_note_of_another_machine_with_the_same_home_stays(note, monkeypatch:
     assert path.exists()
 
 
+def test_the_note_of_another_container_with_the_same_home_stays(
+    note, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = note(psutil.Process(), psutil.Process())
+    own = os.stat("/proc/self/ns/net")
+    monkeypatch.setattr(os, "stat", lambda *_, **__: own)  # of its processes' numbers
+    assert persistent._path() != path
+
+
+def test_an_empty_cache_folder_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert persistent._path().is_relative_to(Path.home() / ".cache")
+
+
 def test_a_ray_whose_start_is_interrupted_ends(note, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[Path] = []
 

@@ -27,6 +27,8 @@ STANDARD = "cluster=attached hardware=gcp_n1_standard_4"
         ("workers=4 hardware.threads_per_worker=1", [SMALL], WorkerResources({"CPU": 1.0}, "PACK", 1, False)),
         ("workers=4 hardware.threads_per_worker=2", [SMALL], WorkerResources({"CPU": 1.0}, "PACK", 2, True)),
         ("workers=8", [SMALL], WorkerResources({"CPU": 0.5}, "PACK", 1, True)),
+        # three times 0.66667, which Ray makes 0.6667, would be more than there is
+        ("workers=6", [SMALL], WorkerResources({"CPU": 0.6666}, "PACK", 1, True)),
         # one worker a node: its reservation is the node, so that Ray cannot put two there
         (f"{STANDARD} workers=4", [SMALL] * 4, WorkerResources({"CPU": 4.0}, "STRICT_SPREAD", 3, False)),
         (f"{STANDARD} workers=2", MIXED, WorkerResources({"CPU": 4.0}, "STRICT_SPREAD", 3, False)),

@@ -80,3 +80,21 @@ def test_a_step_of_the_clock_makes_no_other_process(monkeypatch: pytest.MonkeyPa
     boot = psutil._pslinux.boot_time()
     monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: boot + 1)
     assert reaper.owner() == name and reaper._lives(name) and processes.runs(os.getpid(), created)
+
+
+def test_a_process_is_known_whatever_its_name_and_another_user_s_that_is_hidden_is_none_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = Path("/proc/self/comm")
+    before = own.read_bytes()
+    own.write_bytes(b"caf\xe9")
+    try:
+        assert processes.create_time(os.getpid()) is not None
+    finally:
+        own.write_bytes(before)
+
+    def hidden(self: psutil.Process) -> str:
+        raise psutil.AccessDenied(self.pid)  # as with hidepid=1, proc(5)
+
+    monkeypatch.setattr(psutil.Process, "status", hidden)
+    assert processes.create_time(os.getpid()) is None

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import re
@@ -369,3 +370,18 @@ def test_a_split_that_is_not_there_is_refused_with_those_that_are(tmp_path):
     with pytest.raises(UserError, match="no split 'valid'") as error:
         arrow.read_split(made(tmp_path / "set"), "valid")
     assert "train, test" in error.value.hint
+
+
+@pytest.mark.parametrize(("number", "kept"), [(errno.EINVAL, True), (errno.EIO, False)])
+def test_a_file_system_without_fsync_keeps_a_data_set_and_a_disk_that_fails_does_not(
+    number: int, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(handle: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    if kept:
+        assert arrow.verify(made(tmp_path / "set"))["splits"]["train"]["rows"] == 5
+    else:
+        with pytest.raises(UserError, match="cannot prepare the data set .*Input/output error"):
+            made(tmp_path / "set")

@@ -38,6 +38,25 @@ def test_a_file_that_was_read_is_warm_one_that_was_dropped_is_cold_and_sizes_wei
     assert page_cache.share([]) is None and page_cache.share([tmp_path / "none"]) is None
 
 
+def test_a_file_of_somebody_else_s_has_no_share(tmp_path: Path) -> None:
+    """Linux says of each of its pages that it is in memory."""
+    if os.geteuid():
+        pytest.skip("only root can be two users")
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    for path in (theirs, ours):
+        path.write_bytes(os.urandom(BLOCK))
+        path.chmod(0o444)
+    os.chown(ours, 65534, 65534)
+    os.seteuid(65534)
+    try:
+        shares = [page_cache.share([path]) for path in (theirs, ours)]
+    finally:
+        os.seteuid(0)
+    assert shares == [None, 1.0]
+
+
 def test_a_point_of_cold_and_warm_runs_says_so_and_the_card_tells_which_it_was() -> None:
     runs = [
         record(nodes=[Node(hostname="a", usable_cpus=2, data_cached=cached)], data_rows={"train": 1500})

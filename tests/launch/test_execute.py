@@ -254,3 +254,10 @@ def test_what_a_pod_prints_names_no_folder_but_a_run_s(root: Path, run_id: str) 
     with pytest.raises(SubmissionLost, match="is no name of a run"):
         copy.add({"key": "run_configuration", "value": {"run_id": run_id}})
     assert (root / "run-1").is_dir()
+
+
+def test_an_output_root_that_is_a_link_to_nothing_is_told(tmp_path: Path) -> None:
+    link = tmp_path / "runs"
+    link.symlink_to(tmp_path / "not mounted")
+    with pytest.raises(UserError, match=f"cannot make {link}: File exists"):
+        execute.new_folder(logreg(link, tmp_path), 7, clock.wall())

@@ -7,7 +7,6 @@ Ray listens on any interface of the machine itself, not even on loopback.
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from mlbench import clock
 from mlbench.clusters import node, persistent, ray_env, reaper
-from mlbench.clusters.connection import Connection, WorkerResources
+from mlbench.clusters.connection import Connection, WorkerResources, answers
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.record import temporary_folder
@@ -104,7 +103,7 @@ def _start_head(switch: Namespace, folder: Path) -> None:
     arguments = ["--head", f"--port={PORT}", "--include-dashboard=false", "--num-cpus=0", resources]
     arguments += [f"--temp-dir={folder}"]
     process = _ray_start(switch, HEAD, arguments, folder)
-    _await(process, lambda: _answers(HEAD, PORT))
+    _await(process, lambda: answers((HEAD, PORT)))
 
 
 def _start_host(experiment: Experiment, emulation: Links, host: int, folder: Path) -> None:
@@ -165,11 +164,3 @@ def _await(process: subprocess.Popen[str], ready: Callable[[], bool]) -> None:
         if clock.monotonic() > deadline:
             raise UserError(f"Ray did not start on an emulated host within {START_S:g} s")
         time.sleep(POLL_S)
-
-
-def _answers(address: str, port: int) -> bool:
-    try:
-        socket.create_connection((address, port), timeout=1).close()
-    except OSError:
-        return False
-    return True
