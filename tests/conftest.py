@@ -28,6 +28,9 @@ os.environ.update(
     MLBENCH_CALIBRATION_S="0",  # what a node can do is measured in test_package.py alone
     MLBENCH_CONFIG_DIR="",  # nobody's own configuration
 )
+# Commands and workers load the byte code of the first: compiling the package took each 0.2 s of CPU time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # pytest's own folders stay, to be looked at; xdist's processes inherit where.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
 OWNER = ".owner"  # a file that the process of the tests has locked, in their folder
