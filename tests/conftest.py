@@ -229,8 +229,15 @@ def own_temporary_files(
 
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder in which prepared mini data sets are shared by all tests."""
-    return tmp_path_factory.mktemp("data")
+    """Return a folder in which prepared mini data sets are shared by all tests, also of xdist's processes.
+
+    Of several that prepare the same data set at once one writes, while the others wait for its lock.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of the session
+    (folder / "data").mkdir(exist_ok=True)
+    return folder / "data"
 
 
 @pytest.fixture(scope="session")

@@ -110,7 +110,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterat
         }
         notes = Path(tempfile.gettempdir(), "ray")  # where Ray notes its address
         stack.callback(shutil.rmtree, notes, ignore_errors=True)
-        hidden = HIDDEN.format(f"{folder} {notes} {tmp_path_factory.getbasetemp()}")
+        hidden = HIDDEN.format(f"{folder} {notes} {data_root} {tmp_path_factory.getbasetemp()}")
         own_files = ["unshare", "--mount", "sh", "-c", hidden, "sh"]
         commands = {}
         for number, host in enumerate(hosts[:2]):
