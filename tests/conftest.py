@@ -252,13 +252,14 @@ def kept_ray(tmp_path_factory: pytest.TempPathFactory, site: Path) -> Iterator[d
 
     At the end it is stopped and leaves no process (its files, see `pytest_sessionfinish`).
     """
-    from leftovers import TRACE, await_end
+    from leftovers import TRACE, await_end, end_log_monitor
 
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
     trace = secrets.token_hex(8)
     command = [sys.executable, "-m", "mlbench.cluster"]
     of_workers = {**environment, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)]), TRACE: trace}
     subprocess.run([*command, "start"], cwd=ROOT, env=of_workers, check=True)
+    end_log_monitor(trace)
     yield environment
     subprocess.run([*command, "stop"], cwd=ROOT, env=environment, check=True)
     await_end(trace)
