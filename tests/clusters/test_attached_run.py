@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 PORT = 6380  # another than that of emulated hosts: Ray refuses an address that a process already names
 ADDRESS = f"{links.HEAD}:{PORT}"
 RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
-RAY += ["--object-store-memory=100000000"]  # bytes; a run keeps no objects
+RAY += ["--object-store-memory=100000000", "--include-log-monitor=false"]  # bytes; nobody reads the logs
 # What a host sees of these folders is its own.
 HIDDEN = 'for folder in {}; do mkdir -p $folder && mount -t tmpfs none $folder || exit; done; exec "$@"'
 IDLE_MINUTES = 60.0  # until an idle node goes: longer than these tests take
