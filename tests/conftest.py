@@ -28,6 +28,9 @@ os.environ.update(
     MLBENCH_CALIBRATION_S="0",  # what a node can do is measured in test_package.py alone
     MLBENCH_CONFIG_DIR="",  # nobody's own configuration
 )
+# Commands and workers load the byte code of the first: compiling the package took each 0.2 s of CPU time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # pytest's own folders stay, to be looked at; xdist's processes inherit where.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
 OWNER = ".owner"  # a file that the process of the tests has locked, in their folder
@@ -226,8 +229,15 @@ def own_temporary_files(
 
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder in which prepared mini data sets are shared by all tests."""
-    return tmp_path_factory.mktemp("data")
+    """Return a folder in which prepared mini data sets are shared by all tests, also of xdist's processes.
+
+    Of several that prepare the same data set at once one writes, while the others wait for its lock.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of the session
+    (folder / "data").mkdir(exist_ok=True)
+    return folder / "data"
 
 
 @pytest.fixture(scope="session")
@@ -242,13 +252,14 @@ def kept_ray(tmp_path_factory: pytest.TempPathFactory, site: Path) -> Iterator[d
 
     At the end it is stopped and leaves no process (its files, see `pytest_sessionfinish`).
     """
-    from leftovers import TRACE, await_end
+    from leftovers import TRACE, await_end, end_log_monitor
 
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
     trace = secrets.token_hex(8)
     command = [sys.executable, "-m", "mlbench.cluster"]
     of_workers = {**environment, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)]), TRACE: trace}
     subprocess.run([*command, "start"], cwd=ROOT, env=of_workers, check=True)
+    end_log_monitor(trace)
     yield environment
     subprocess.run([*command, "stop"], cwd=ROOT, env=environment, check=True)
     await_end(trace)

@@ -41,8 +41,10 @@ class MachineLock:
             self._lock(fcntl.LOCK_EX)
             self.waited_s = clock.monotonic() - before
             self._touched = self._stamp()
-        # A shared lock lets others in that do not wait either. Between the two locks one that waits may come.
-        elif self._descriptor is not None and not (wait or alone and self._lock(fcntl.LOCK_SH | fcntl.LOCK_NB)):
+        elif not wait:
+            # A shared lock lets others in that do not wait either; before it is there, one that waits may come.
+            alone = alone and self._lock(fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if self._descriptor is not None and not (wait or alone):
             self._shared = True
             with suppress(OSError):  # a file that may only be read
                 os.utime(self._descriptor)  # tells those that hold it

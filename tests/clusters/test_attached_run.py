@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 PORT = 6380  # another than that of emulated hosts: Ray refuses an address that a process already names
 ADDRESS = f"{links.HEAD}:{PORT}"
 RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
-RAY += ["--object-store-memory=100000000"]  # bytes; a run keeps no objects
+RAY += ["--object-store-memory=100000000", "--include-log-monitor=false"]  # bytes; nobody reads the logs
 # What a host sees of these folders is its own.
 HIDDEN = 'for folder in {}; do mkdir -p $folder && mount -t tmpfs none $folder || exit; done; exec "$@"'
 IDLE_MINUTES = 60.0  # until an idle node goes: longer than these tests take
@@ -110,7 +110,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterat
         }
         notes = Path(tempfile.gettempdir(), "ray")  # where Ray notes its address
         stack.callback(shutil.rmtree, notes, ignore_errors=True)
-        hidden = HIDDEN.format(f"{folder} {notes} {tmp_path_factory.getbasetemp()}")
+        hidden = HIDDEN.format(f"{folder} {notes} {data_root} {tmp_path_factory.getbasetemp()}")
         own_files = ["unshare", "--mount", "sh", "-c", hidden, "sh"]
         commands = {}
         for number, host in enumerate(hosts[:2]):

@@ -55,7 +55,7 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
             kind=emulation.kind, hosts=len(emulation.hosts), measured=emulation.measure()
         )
         try:
-            _start_head(emulation.switch, folder)
+            _start_head(experiment, emulation.switch, folder)
             ray.init(
                 address=f"{HEAD}:{PORT}",
                 _node_ip_address=HEAD,
@@ -97,11 +97,11 @@ def _hosts(experiment: Experiment) -> list[dict[str, str]]:
     return [{LABEL: str(topology.host_of(rank, network, workers))} for rank in range(workers)]
 
 
-def _start_head(switch: Namespace, folder: Path) -> None:
+def _start_head(experiment: Experiment, switch: Namespace, folder: Path) -> None:
     """Start Ray's head; the folder is where all hosts' servers have their files."""
     resources = f'--resources={{"{next(iter(persistent.DRIVER_RESOURCE))}": 1}}'
     arguments = ["--head", f"--port={PORT}", "--include-dashboard=false", "--num-cpus=0", resources]
-    arguments += [f"--temp-dir={folder}"]
+    arguments += [f"--temp-dir={folder}", f"--include-log-monitor={experiment.verbose}"]
     process = _ray_start(switch, HEAD, arguments, folder)
     _await(process, lambda: answers((HEAD, PORT)))
 
@@ -111,8 +111,10 @@ def _start_host(experiment: Experiment, emulation: Links, host: int, folder: Pat
     import ray
 
     network, workers = experiment.network, experiment.workers
-    count = len(emulation.hosts)
-    arguments = [f"--address={HEAD}:{PORT}", f"--num-cpus={workers // count}", f"--labels={LABEL}={host}"]
+    arguments = [f"--address={HEAD}:{PORT}", f"--labels={LABEL}={host}"]
+    # It sends the workers' output to the driver, and takes CPU time from them.
+    arguments += [f"--include-log-monitor={experiment.verbose}"]
+    arguments += [f"--num-cpus={workers // len(emulation.hosts)}"]
     cpus = network.cpus
     if host == topology.slow_host(network, workers):
         cpus = network.slow_cpus or cpus

@@ -2,6 +2,9 @@
 
 import math
 import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -115,3 +118,18 @@ def test_workers_share_the_cpus_of_their_host(
     assert hosts == (
         ["0", "0", "1", "1"] if "hosts=2" in overrides else [str(rank) for rank in range(workers)]
     )
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_hosts_look_for_the_workers_output_only_where_it_is_shown(
+    verbose: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each host's log monitor looks for it ten times a second, on the CPUs that the workers train on."""
+    given: list[list[str]] = []
+    monkeypatch.setattr(ray_hosts, "_ray_start", lambda *values, **_: given.append(values[2]))
+    monkeypatch.setattr(ray_hosts, "_await", lambda *_: None)
+    experiment = compose(["network=1gbit_1ms", "workers=2", f"verbose={verbose}"])
+    links: Any = SimpleNamespace(switch=None, hosts=[None, None])
+    ray_hosts._start_head(experiment, links.switch, Path("/tmp"))
+    ray_hosts._start_host(experiment, links, 0, Path("/tmp"))
+    assert [f"--include-log-monitor={verbose}" in arguments for arguments in given] == [True, True]
