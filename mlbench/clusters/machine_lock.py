@@ -42,7 +42,7 @@ class MachineLock:
             self.waited_s = clock.monotonic() - before
             self._touched = self._stamp()
         elif not wait:
-            # A shared lock lets others in that do not wait either; before it is there, one that waits may come.
+            # A shared lock lets others in that do not wait either; one that waits may come before it is held.
             alone = alone and self._lock(fcntl.LOCK_SH | fcntl.LOCK_NB)
         if self._descriptor is not None and not (wait or alone):
             self._shared = True
