@@ -38,13 +38,13 @@ def test_a_file_that_was_read_is_warm_one_that_was_dropped_is_cold_and_sizes_wei
     assert page_cache.share([]) is None and page_cache.share([tmp_path / "none"]) is None
 
 
-def test_a_file_of_somebody_else_s_has_no_share(tmp_path: Path) -> None:
+def test_a_file_of_somebody_else_s_has_no_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux says of each of its pages that it is in memory."""
     if os.geteuid():
         pytest.skip("only root can be two users")
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)  # the folders above are root's alone
+    theirs, ours = Path("theirs"), Path("ours")
     for path in (theirs, ours):
         path.write_bytes(os.urandom(BLOCK))
         path.chmod(0o444)
