@@ -92,9 +92,18 @@ def require_room(experiment: Experiment) -> None:
     Also where the machine is not what the profile states: times and prices under its name would be nobody's.
     """
     _require_machine(experiment)
-    gpus = len(node.gpu_handles()) if experiment.backend.device == "cuda" else 0
-    if not gpus:  # how many GPUs are free is for Ray to say
+    if not gpus(experiment):  # how many GPUs are free is for Ray to say
         worker_resources(experiment, [{"CPU": float(node.usable_cpus())}])
+
+
+def gpus(experiment: Experiment) -> int:
+    """Return how many GPUs this machine has for the workers; UserError where the driver does not start."""
+    if experiment.backend.device != "cuda":
+        return 0
+    devices, fault = node.gpus()
+    if fault is not None:
+        raise UserError(f"the driver of this machine's GPUs does not start: {fault}", hint="see nvidia-smi")
+    return len(devices)
 
 
 def _require_machine(experiment: Experiment) -> None:

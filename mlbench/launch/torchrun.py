@@ -46,7 +46,7 @@ class RankDied(Exception):
 
 def connection(experiment: Experiment) -> Connection:
     """Return what the workers get of this machine; UserError where they do not fit."""
-    gpus = len(node.gpu_handles())
+    gpus = placement.gpus(experiment)
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         gpus = min(gpus, sum(name.strip() not in ("", "-1") for name in visible.split(",")))
     resources = {"CPU": float(node.usable_cpus()), "GPU": float(gpus)}

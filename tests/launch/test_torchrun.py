@@ -20,7 +20,7 @@ from conftest import ROOT
 from torch.distributed.launcher import api
 
 from mlbench import clock
-from mlbench.clusters import node
+from mlbench.clusters import node, placement
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.launch import execute, torchrun
@@ -28,6 +28,7 @@ from mlbench.launch.failures import WorkersFailed
 from mlbench.launch.worker_process import WorkerSpec
 from mlbench.record import events
 from mlbench.record.reader import load
+from mlbench.record.record import Gpu
 from mlbench.studies import preview
 
 
@@ -178,9 +179,21 @@ def test_the_agent_leaves_cuda_to_the_workers_that_it_forks(
 def test_workers_get_no_gpu_that_is_hidden(
     visible: str | None, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "gpu_handles", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr(node, "gpus", lambda: ([Gpu(name="T4")] * 4, None))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(UserError, match=f"needs 5 GPUs, the cluster has room for {room} "):
         torchrun.connection(compose(["launcher=torchrun", "backend=nccl", "workers=5"]))
+
+
+def test_a_driver_that_does_not_start_stops_runs_on_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a login node: the library is there, the driver's module is not."""
+    monkeypatch.setattr(node, "gpus", lambda: ([], "Driver Not Loaded"))
+    assert torchrun.connection(compose(["launcher=torchrun"])).threads
+    for launcher in ("torchrun", "ray"):
+        experiment = compose([f"launcher={launcher}", "backend=nccl"])
+        with pytest.raises(UserError, match="GPUs does not start: Driver Not Loaded"):
+            placement.require_room(experiment)
+    with pytest.raises(UserError, match="Driver Not Loaded"):
+        torchrun.connection(compose(["launcher=torchrun", "backend=nccl"]))
