@@ -26,6 +26,7 @@ from typing import Any
 import yaml
 
 import mlbench
+from mlbench.config import strict_yaml
 from mlbench.config.errors import UserError
 
 OWN = {"task": "mlbench.tasks", "sync": "mlbench.training.sync", "cluster": "mlbench.clusters"}
@@ -293,7 +294,7 @@ def files(group: str, searchpath: Sequence[str] = ()) -> dict[str, Path]:
 def values(path: Path) -> dict[str, Any]:
     """Return what a YAML file holds; UserError that names the file and its line where it cannot be read."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = strict_yaml.load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""

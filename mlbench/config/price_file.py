@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from mlbench.config import strict_yaml
 from mlbench.config.errors import UserError, first_line
 from mlbench.config.experiment import Price
 
@@ -37,7 +38,7 @@ def read() -> dict[str, Price]:
             raise UserError(f"MLBENCH_PRICES={file} does not exist", hint="name a file, or unset it")
         return {}
     try:
-        return PRICES.validate_python(yaml.safe_load(file.read_text()) or {})
+        return PRICES.validate_python(strict_yaml.load(file.read_text()) or {})
     except ValidationError as error:
         raise UserError(f"{file} is not a price file: {_fault(error)}", hint=HINT) from error
     except (OSError, ValueError, yaml.YAMLError) as error:  # a folder, another encoding

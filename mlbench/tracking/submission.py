@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, Field, ValidationError
 
-from mlbench.config import compose
+from mlbench.config import compose, strict_yaml
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError, is_comparable
 from mlbench.config.experiment import FrozenModel, PositiveFloat
@@ -173,7 +173,7 @@ def _has_aliases(content: bytes) -> bool:
 
 def _about(path: Path, refusals: list[str]) -> Submission | None:
     try:
-        return Submission.model_validate(yaml.safe_load(path.read_bytes()[:MAX_BYTES]))
+        return Submission.model_validate(strict_yaml.load(path.read_bytes()[:MAX_BYTES]))
     except FileNotFoundError:
         refusals.append(f"it has no {FILE}")
     except ValidationError as error:
@@ -182,7 +182,7 @@ def _about(path: Path, refusals: list[str]) -> Submission | None:
             reason = detail["msg"].removeprefix("Value error, ")
             refusals.append(f"{FILE}: {field}: {reason[:1].lower()}{reason[1:]}")
     except Exception:  # PyYAML raises IndexError, KeyError and others on values that are no YAML
-        refusals.append(f"{FILE} cannot be read as YAML")
+        refusals.append(f"{FILE} cannot be read as YAML, or says something twice")
     return None
 
 

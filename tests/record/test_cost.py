@@ -212,7 +212,10 @@ def test_a_user_s_price_file_stands_above_the_shipped_price(tmp_path, monkeypatc
     assert shipped is not None and shipped.usd_per_hour == 0.192
 
 
-@pytest.mark.parametrize("content", [None, b"gcp_n1_t4: {source: caf\xe9}\n", b"- gcp_n1_t4\n"])
+TWICE = b"gcp_n1_t4: {usd_per_hour: 1, usd_per_hour_spot: null, date: '2026-11-22', source: us}\n" * 2
+
+
+@pytest.mark.parametrize("content", [None, b"gcp_n1_t4: {source: caf\xe9}\n", b"- gcp_n1_t4\n", TWICE])
 def test_a_price_file_that_cannot_be_read_is_a_sentence(tmp_path, monkeypatch, content):
     file = tmp_path / "prices.yaml"
     if content is None:

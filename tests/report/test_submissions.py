@@ -208,6 +208,11 @@ def html_entity(folder: Path) -> None:
     (folder / "submission.yaml").write_text(yaml.safe_dump(ABOUT | {"entity": "<script>alert(1)</script>"}))
 
 
+def two_prices(folder: Path) -> None:
+    about = yaml.safe_dump(ABOUT)
+    (folder / "submission.yaml").write_text(f"price: {{usd_per_hour: 9.0, date: '2026-11-01'}}\n{about}")
+
+
 def unfolding(folder: Path) -> None:
     """A plan whose thousand points are one, as a million would be."""
     plan = study.folder(folder, STUDY) / study.PLAN
@@ -226,6 +231,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a deleted attempt": (deleted, "the attempt run-3 of study two-nodes is left out"),
     "an attempt that was killed": (killed, "the attempt run-9 of study two-nodes is left out"),
     "HTML in an entity": (html_entity, "submission.yaml: entity: it holds signs of markup"),
+    "two prices": (two_prices, "submission.yaml cannot be read as YAML, or says something twice"),
     "a plan that unfolds": (
         unfolding,
         "'studies/two-nodes/study.yaml' has aliases (*NAME), by which a short",
