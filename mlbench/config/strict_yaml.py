@@ -1,4 +1,4 @@
-"""YAML in which a name that stands twice in one place is a mistake; yaml.safe_load would take the last one."""
+"""YAML in which a name that stands twice is a mistake; yaml.safe_load would take the last one."""
 
 from collections.abc import Hashable
 from typing import Any
