@@ -32,6 +32,7 @@ Words = Mapping[str, str]  # of a variant, e.g. {"layout": "channels_first"}
 # What any script takes; those of DDP matter with several ranks only.
 COMMON = ("optimizer=foreach", "optimizer=loop", "compile=1", "precision=bf16")
 NOTHING = nullcontext()
+UNSCALED = torch.amp.GradScaler(enabled=False)  # its steps are the optimizer's own
 DDP = ("bucket_view=0", "static_graph=1", "bucket_cap_mb=1", "bucket_cap_mb=100")
 
 
@@ -91,26 +92,22 @@ def train_step(
 
     scaler: a loss scale, which the optimizer's step takes back; Reference.step knows none.
     """
-    total = None
+    total, scaler = None, scaler or UNSCALED
     for number, batch in enumerate(batches, start=1):
         accumulates = number < len(batches) and isinstance(net, DistributedDataParallel)
         with net.no_sync() if accumulates else NOTHING:
             with precision:
                 loss = reference.loss(net, batch)
-            (loss if scaler is None else scaler.scale(loss)).backward()
+            scaler.scale(loss).backward()
         total = loss.detach() if total is None else total + loss.detach()
     if reference.max_grad_norm is not None:
-        if scaler is not None:
-            scaler.unscale_(reference.optimizer)
+        scaler.unscale_(reference.optimizer)
         nn.utils.clip_grad_norm_(reference.model.parameters(), reference.max_grad_norm, foreach=True)
     if reference.step is not None:
         reference.step()
     else:
-        if scaler is None:
-            reference.optimizer.step()
-        else:
-            scaler.step(reference.optimizer)
-            scaler.update()
+        scaler.step(reference.optimizer)
+        scaler.update()
         reference.optimizer.zero_grad()
     assert total is not None
     return total
