@@ -18,6 +18,7 @@ from pydantic import AliasChoices, Field
 
 import mlbench
 from mlbench import clock
+from mlbench.config import strict_yaml
 from mlbench.config.errors import UserError, unreadable
 from mlbench.config.experiment import Experiment, FrozenModel
 from mlbench.config.identity import key
@@ -110,7 +111,7 @@ def load(path: Path) -> Study | None:
     """Return the study in a folder, None if there is none; UserError if it cannot be read."""
     values = None
     try:
-        values = yaml.safe_load((path / PLAN).read_text())
+        values = strict_yaml.load((path / PLAN).read_text())
         return Study.model_validate(values)
     except FileNotFoundError:
         return None

@@ -213,6 +213,11 @@ def two_prices(folder: Path) -> None:
     (folder / "submission.yaml").write_text(f"price: {{usd_per_hour: 9.0, date: '2026-11-01'}}\n{about}")
 
 
+def two_plans(folder: Path) -> None:
+    plan = study.folder(folder, STUDY) / study.PLAN
+    plan.write_text(f"points: []\n{plan.read_text()}")
+
+
 def unfolding(folder: Path) -> None:
     """A plan whose thousand points are one, as a million would be."""
     plan = study.folder(folder, STUDY) / study.PLAN
@@ -232,6 +237,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "an attempt that was killed": (killed, "the attempt run-9 of study two-nodes is left out"),
     "HTML in an entity": (html_entity, "submission.yaml: entity: it holds signs of markup"),
     "two prices": (two_prices, "submission.yaml cannot be read as YAML, or says something twice"),
+    "two plans in one": (two_plans, "the plan or the log of study two-nodes cannot be read"),
     "a plan that unfolds": (
         unfolding,
         "'studies/two-nodes/study.yaml' has aliases (*NAME), by which a short",
