@@ -1,7 +1,8 @@
 """What the flows of studies have in common: prepare data -> sweep -> aggregate -> report.
 
 `resume` goes on where a run was stopped or killed; inside the sweep, with the first trial that was not
-finished. `run --dry-run` prints the plan and an estimate, `run --cfg job` every resolved configuration.
+finished. The exit code is 1 if a trial has no result. `run --dry-run` prints the plan and an estimate,
+`run --cfg job` every resolved configuration.
 """
 
 import argparse
@@ -18,6 +19,8 @@ from metaflow.flowspec import FlowSpec
 
 from mlbench.config.errors import UserError
 from mlbench.terminal.args import BEFORE, OK, USER_ERROR
+
+UNMEASURED = "a trial was not measured: `run` again, which repeats none that was"  # `resume` begins at the end
 
 
 class StudyFlow(FlowSpec):
@@ -56,8 +59,10 @@ class StudyFlow(FlowSpec):
 
     @step
     def end(self):
-        """Print the answer, the findings, where the report is, and what it lacks."""
+        """Print the answer, the findings, where the report is, and what it lacks; fail if that is a trial."""
         stages.close([self.answer, *self.lines, *self.lacking()])
+        if self.unmeasured:
+            raise SystemExit(UNMEASURED)
 
     def lacking(self) -> list[str]:
         """Return what was not measured, what went wrong beside the runs, and where the report is."""

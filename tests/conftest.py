@@ -138,6 +138,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return ByFile(config, log)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file without slow tests for `-m slow`; each of the processes would import all."""
+    if collection_path.suffix != ".py" or not str(config.option.markexpr).startswith("slow"):
+        return None
+    return True if "slow" not in collection_path.read_text() else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest."""
     on_ray = [name for files in RAYS for name in files]

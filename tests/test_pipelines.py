@@ -226,7 +226,10 @@ def test_sync_strategies_are_tabulated_with_bytes_steps_and_time(stages: ModuleT
 
 @pytest.mark.filterwarnings("ignore:The _yaml extension module:DeprecationWarning")  # metaflow's PyYAML
 def test_a_flow_says_what_a_sweep_says_beside_its_runs(
-    stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stages: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """That clusters may still be there, which cost money, or that MLflow could not be reached."""
     notes = ["the Ray clusters mlb-sweep-1-* may still be there: timeout"]
@@ -236,9 +239,15 @@ def test_a_flow_says_what_a_sweep_says_beside_its_runs(
     monkeypatch.setattr(stages.signals, "exit_with_parent", lambda: None)
     monkeypatch.setattr(stages, "planned", lambda _: None)
     unmeasured, noted = stages.measure("tiny")
-    flow = SimpleNamespace(unmeasured=unmeasured, notes=noted, page="report.html")
-    said = importlib.import_module("study_flow").StudyFlow.lacking(flow)
-    assert said == ["not measured: workers=2: failed", *notes, "report.html"]
+    flow = SimpleNamespace(unmeasured=unmeasured, notes=noted, page="report.html", answer="", lines=[])
+    steps = importlib.import_module("study_flow").StudyFlow
+    flow.lacking = lambda: steps.lacking(flow)
+    with pytest.raises(SystemExit, match="a trial was not measured"):
+        steps.end(flow)
+    said = ["not measured: workers=2: failed", *notes, "report.html"]
+    assert capsys.readouterr().out.splitlines() == said
+    flow.unmeasured = []
+    steps.end(flow)
 
 
 def earlier(output: Path, *overrides: str, seed: int, **changes: Any) -> None:

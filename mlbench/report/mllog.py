@@ -7,6 +7,7 @@ says that this is no submission: clock and data are mlbench's.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from mlbench.tasks import registry
 from mlbench.tasks.rcp import benchmark, target
 
 NOTICE = "# Written by mlbench. This is not an MLPerf submission."
+EVALUATED = ("valid", "val", "test")  # splits on which tasks validate; a vocabulary is none
 STATUS = "research"  # of MLPerf's words for availability, the one for what is neither sold nor rented
 
 
@@ -104,10 +106,10 @@ def _samples(record: Record) -> tuple[int | None, int | None]:
     folder = Path(experiment["data_root"]) / experiment["task"]["dataset"]
     try:
         if arrow.manifest_hash(folder) == record.data_hash:
-            splits = arrow.read_manifest(folder)["splits"]
-            train = splits.get("train", {}).get("rows")
-            rest = [split["rows"] for name, split in splits.items() if name != "train"]
-            return train, rest[0] if len(rest) == 1 else None
+            rows = Counter[str]()
+            for name, split in arrow.read_manifest(folder)["splits"].items():
+                rows[name.partition("-")[0]] += split["rows"]  # of ImageNet, train-0000 and others
+            return rows.get("train"), next((rows[name] for name in EVALUATED if name in rows), None)
     except (OSError, UserError):
         pass
     return round(record.samples / record.epochs) if record.epochs else None, None

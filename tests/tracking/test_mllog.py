@@ -4,10 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from driven import Run
 from mlperf_logging.compliance_checker import mlp_compliance as compliance
+from records import record
 from test_archive import exported
+
+from mlbench.datasets import arrow
+from mlbench.report import mllog
 
 OURS = Path(__file__).parent / "mlperf_ruleset.yaml"
 GOALS = {"gnmt": 24.1, "transformer": 25.2, "resnet50": 76.0}
@@ -63,6 +68,22 @@ def test_official_logs_pass_mlperf_s_rules(task: str, tmp_path: Path) -> None:
 def test_mlperf_s_rules_refuse_a_log_below_its_goal(task: str, tmp_path: Path) -> None:
     path = log_of(tmp_path, f"task={task}", "scale=official", values=(15.0, 18.0))
     assert any("eval_accuracy" in said for said in complaints(path))
+
+
+def test_samples_are_rows_of_what_trains_and_validates_in_however_many_files(tmp_path: Path) -> None:
+    """ImageNet's splits have several, and a vocabulary is neither."""
+
+    def write(writer: arrow.DatasetWriter) -> None:
+        for split, rows in (("train-0000", 3), ("train-0001", 2), ("val-0000", 4), ("vocabulary", 9)):
+            writer.write(split, [pa.record_batch({"row": pa.array(range(rows))})])
+
+    manifest = {"name": "made up", "source": "this test", "licence": "CC0-1.0", "parameters": {}}
+    run = record(f"data_root={tmp_path}")
+    folder = arrow.write_dataset(tmp_path / run.experiment.task.dataset, write, manifest=manifest)
+    run = run.model_copy(update={"data_hash": arrow.manifest_hash(folder)})
+    (tmp_path / "mllog.txt").write_text(mllog.text(run, []))
+    entries = values(tmp_path / "mllog.txt")
+    assert (entries["train_samples"]["value"], entries["eval_samples"]["value"]) == (5, 4)
 
 
 @pytest.mark.parametrize(
