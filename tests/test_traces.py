@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from commands import Run, until
 from conftest import ROOT, own_folder
 from leftovers import KEPT, USERS_RAY, await_nothing_but, leftovers, mlbench, ray_found
 
-from mlbench.clusters import persistent
+from mlbench.clusters import persistent, ray_env
 from mlbench.record import temporary_folder
 
 pytestmark = pytest.mark.slow
@@ -64,6 +65,8 @@ def test_a_killed_run_goes_with_the_next_and_one_whose_terminal_closes_leaves_it
     before = leftovers(own_places)
     killed = Run(own_places, tmp_path / "killed", data_root, *LONG)
     killed.await_validation(1)
+    (rays,) = Path(own_places["TMPDIR"]).glob(f"mlb-*/{ray_env.SUBFOLDER}")
+    assert stat.S_IMODE(rays.parent.stat().st_mode) == 0o700
     started = leftovers(own_places) - before
     assert all(any(name in line for line in started) for name in ("gcs_server", "raylet", "/mlb-")), started
     assert not any("log_monitor.py" in line for line in started)

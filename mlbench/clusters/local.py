@@ -82,7 +82,7 @@ def _init(address: str | None, folder: Path | None, *, verbose: bool) -> None:
     import ray
 
     own = {
-        "_temp_dir": str(folder),
+        "_temp_dir": f"{folder}/{ray_env.SUBFOLDER}",
         "include_dashboard": False,
         "num_cpus": node.usable_cpus(),
         "object_store_memory": ray_env.OBJECT_STORE_BYTES,

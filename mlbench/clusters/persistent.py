@@ -75,7 +75,7 @@ def start() -> str:
         options += (f"--object-store-memory={ray_env.OBJECT_STORE_BYTES}",)
         reaper.reap_if_any()
         folder, lock = temporary_folder.create()  # where no other program finds this Ray's address
-        options += (f"--temp-dir={folder}",)
+        options += (f"--temp-dir={folder}/{ray_env.SUBFOLDER}",)
         try:
             return _launch(folder, options, lock)
         except BaseException:  # also Ctrl-C, which its servers do not hear

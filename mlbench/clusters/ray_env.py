@@ -22,8 +22,10 @@ OBJECT_STORE_BYTES = 100_000_000
 TOKEN = Path(".ray") / "auth_token"  # below the home directory, where Ray itself looks
 MIN_THREADS = 512  # Ray's servers, the driver and four workers have 353 (2.60, 2 CPUs, 2026-11-22)
 AF_UNIX_BYTES = 107  # longest path of a Unix socket (Linux, unix(7): 108 with the closing zero)
+# Ray's own folder, below ours: it opens the one that it is given to all users (mode 0777, 2.60).
+SUBFOLDER = "r"
 # The longest that Ray makes, and our folder above it.
-SOCKET = f"{temporary_folder.PREFIX}12345678/session_2000-01-01_00-00-00_000000_4194304"
+SOCKET = f"{temporary_folder.PREFIX}12345678/{SUBFOLDER}/session_2000-01-01_00-00-00_000000_4194304"
 SOCKET += "/sockets/plasma_store.0"
 
 

@@ -164,3 +164,21 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "5")
     ray_env.disable_background_work()
     assert os.environ[name] == "5"
+
+
+def test_ray_opens_no_folder_but_its_own_to_other_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder above it has the workers' temporary files, e.g. the code that compile=inductor loads."""
+
+    def init(*, _temp_dir: str, **_: object) -> None:  # as Ray 2.60 does
+        os.makedirs(_temp_dir, exist_ok=True)
+        os.chmod(_temp_dir, 0o777)
+
+    monkeypatch.setattr("ray.init", init)
+    folder = tmp_path / "mlb-12345678"
+    folder.mkdir(mode=0o700)
+    local._init(None, folder, verbose=True)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (below,) = folder.iterdir()
+    assert below.relative_to(tmp_path).parts == Path(ray_env.SOCKET).parts[:2], "the length of its sockets' paths"
