@@ -101,7 +101,7 @@ def _start_head(experiment: Experiment, switch: Namespace, folder: Path) -> None
     """Start Ray's head; the folder is where all hosts' servers have their files."""
     resources = f'--resources={{"{next(iter(persistent.DRIVER_RESOURCE))}": 1}}'
     arguments = ["--head", f"--port={PORT}", "--include-dashboard=false", "--num-cpus=0", resources]
-    arguments += [f"--temp-dir={folder}", f"--include-log-monitor={experiment.verbose}"]
+    arguments += [f"--temp-dir={folder}/{ray_env.SUBFOLDER}", f"--include-log-monitor={experiment.verbose}"]
     process = _ray_start(switch, HEAD, arguments, folder)
     _await(process, lambda: answers((HEAD, PORT)))
 

@@ -31,7 +31,7 @@ def connect(experiment: Experiment) -> Iterator[str]:
             resources=persistent.DRIVER_RESOURCE,
             include_dashboard=False,
             log_to_driver=experiment.verbose,
-            _temp_dir=str(folder),
+            _temp_dir=f"{folder}/{ray_env.SUBFOLDER}",
         )
         try:
             yield "127.0.0.1"
