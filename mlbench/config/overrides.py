@@ -169,6 +169,7 @@ def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
     reference = json.loads(json.dumps(composed))
     if not plugins.load("sync", composed["sync"]["name"]).Config.CLOSED:
         reference["sync"] = defaults["sync"]
+    _leave_out(composed["hardware"], overrides.values)
     for name, value in overrides.values.items():
         _assign(composed, name, value, overrides.errors)
     return composed, reference
@@ -231,6 +232,16 @@ def _without_origin(values: dict[str, Any]) -> list[str]:
         if own and lacking:
             errors.append(f"{own[0]} needs its origin (rule R13): add {' '.join(lacking)}")
     return errors
+
+
+def _leave_out(hardware: dict[str, Any], values: dict[str, Any]) -> None:
+    """Take from a profile the spot price and rates that would go under the origin of the user's own."""
+    price, peak = hardware.get("price"), hardware.get("peak")
+    if isinstance(price, dict) and "hardware.price.usd_per_hour" in values:
+        price["usd_per_hour_spot"] = None
+    rates = peak.keys() - {"source"} if isinstance(peak, dict) else ()
+    if any(f"hardware.peak.{name}" in values for name in rates):
+        peak.update(dict.fromkeys(rates))
 
 
 def _layered(overrides: Overrides) -> dict[str, Any]:

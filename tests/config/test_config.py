@@ -153,6 +153,22 @@ def test_a_price_of_ones_own_comes_with_its_origin() -> None:
     assert price is not None and (price.usd_per_hour, price.source) == (0.5, "quote")
 
 
+def test_a_price_and_a_peak_of_ones_own_take_nothing_of_the_profile_s_under_their_origin() -> None:
+    """The list's spot price stood in the record as the quote's, and the data sheet's rates as measured."""
+    origin = ["hardware.price.date=2026-11-20", "hardware.price.source=quote"]
+    words = ["hardware=gcp_n1_t4", *origin, "hardware.peak.source=measured", "hardware.peak.fp32=7e12"]
+    hardware = compose([*words, "hardware.price.usd_per_hour=0.1"]).hardware  # less than the list's spot price
+    assert hardware.price is not None and hardware.price.usd_per_hour_spot is None
+    assert hardware.peak is not None and (hardware.peak.fp32, hardware.peak.fp16) == (7e12, None)
+    both = [*words, "hardware.price.usd_per_hour=0.5", "hardware.price.usd_per_hour_spot=0.1"]
+    price = compose(both).hardware.price
+    assert price is not None and (price.usd_per_hour, price.usd_per_hour_spot) == (0.5, 0.1)
+    listed = compose(["hardware=gcp_n1_t4"]).hardware.price
+    redated = compose(["hardware=gcp_n1_t4", *origin]).hardware.price
+    assert listed is not None and redated is not None and redated.source == "quote"
+    assert redated.usd_per_hour_spot == listed.usd_per_hour_spot, "whoever dates the whole list anew says so"
+
+
 def test_a_goal_of_ones_own_is_a_number() -> None:
     target = compose(["goal=97.5"]).target
     assert target is not None and target.target == 97.5
