@@ -159,7 +159,10 @@ def worker_resources(experiment: Experiment, nodes: list[dict[str, float]]) -> W
     cpus = hardware.cpus or int(max((node.get("CPU", 1) for node in nodes), default=1))
     threads = hardware.threads_per_worker or max(1, cpus // min(workers, workers_per_node or workers))
     # Ray counts ten-thousandths, to which it rounds: three of 0.66667 would be more than 2 CPUs.
-    resources = {"CPU": min(1.0, capacity * 10**4 // workers / 1e4) if device == "CPU" else 1.0}
+    share = capacity * 10**4 // workers
+    if device == "GPU":  # of a node with more GPUs than CPUs Ray would wait for whole ones
+        share = min(int(1e4 * node.get("CPU", 0.0)) // int(node["GPU"]) for node in nodes)
+    resources = {"CPU": min(10**4, share) / 1e4}
     if device == "GPU":
         resources["GPU"] = 1.0
     if workers_per_node and not allow_oversubscription:

@@ -181,4 +181,4 @@ def test_ray_opens_no_folder_but_its_own_to_other_users(
     local._init(None, folder, verbose=True)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     (below,) = folder.iterdir()
-    assert below.relative_to(tmp_path).parts == Path(ray_env.SOCKET).parts[:2], "the length of its sockets' paths"
+    assert below.relative_to(tmp_path).parts == Path(ray_env.SOCKET).parts[:2], "sockets' paths count it"

@@ -37,6 +37,17 @@ STANDARD = "cluster=attached hardware=gcp_n1_standard_4"
             [HEAD, ONE_GPU, EIGHT_GPUS],
             WorkerResources({"CPU": 4.0, "GPU": 1.0}, "STRICT_SPREAD", 3, False),
         ),
+        # more GPUs than CPUs, as in a job with one CPU a task: a whole one each was waited for
+        (
+            "backend=nccl workers=2",
+            [{"CPU": 1.0, "GPU": 4.0}],
+            WorkerResources({"CPU": 0.25, "GPU": 1.0}, "PACK", 1, False),
+        ),
+        (
+            "backend=nccl workers=2",
+            [EIGHT_GPUS],
+            WorkerResources({"CPU": 1.0, "GPU": 1.0}, "PACK", 48, False),
+        ),
         # eight a node
         (
             "cluster=attached hardware=aws_p4d_24xlarge backend=nccl workers=16",

@@ -157,7 +157,7 @@ def test_a_price_and_a_peak_of_ones_own_take_nothing_of_the_profile_s_under_thei
     """The list's spot price stood in the record as the quote's, and the data sheet's rates as measured."""
     origin = ["hardware.price.date=2026-11-20", "hardware.price.source=quote"]
     words = ["hardware=gcp_n1_t4", *origin, "hardware.peak.source=measured", "hardware.peak.fp32=7e12"]
-    hardware = compose([*words, "hardware.price.usd_per_hour=0.1"]).hardware  # less than the list's spot price
+    hardware = compose([*words, "hardware.price.usd_per_hour=0.1"]).hardware  # below the list's spot price
     assert hardware.price is not None and hardware.price.usd_per_hour_spot is None
     assert hardware.peak is not None and (hardware.peak.fp32, hardware.peak.fp16) == (7e12, None)
     both = [*words, "hardware.price.usd_per_hour=0.5", "hardware.price.usd_per_hour_spot=0.1"]
