@@ -18,7 +18,7 @@ from mlbench.clusters import node, persistent, reaper
 from mlbench.clusters.checks import Check
 from mlbench.config import plugins
 from mlbench.datasets import arrow
-from mlbench.record import format, temporary_folder
+from mlbench.record import format
 from mlbench.terminal.args import FAILED, JSON, OK, Args, Command, run_command, say
 
 PACKAGE = "mlbench-suite"
@@ -164,7 +164,7 @@ def _folders(data_root: Path, output_root: Path) -> Iterator[Check]:
 
 
 def _left() -> Check:
-    left = [*reaper.dead(), *map(str, temporary_folder.abandoned())]
+    left = reaper.remains()
     if not left:
         return Check("killed runs", "here", "have left nothing")
     return Check("killed runs", "fault", f"have left {', '.join(left)}", REAP)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -15,7 +16,7 @@ import torch
 
 import mlbench
 from mlbench import doctor
-from mlbench.clusters import reaper
+from mlbench.clusters import processes, reaper
 from mlbench.datasets import arrow
 from mlbench.record import temporary_folder
 
@@ -114,3 +115,19 @@ def test_what_killed_runs_have_left_is_named_and_not_touched(
     row = rows(capsys, code=1)["killed runs"]
     assert name in row["detail"] and "mlbench.cluster reap" in row["way"]
     assert process.is_running()
+
+
+def test_the_ray_that_was_started_to_stay_is_nothing_that_a_killed_run_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its command has ended, so its folder has no lock; `reap` leaves it alone for its server."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr(reaper, "dead", list)
+    folder, lock = temporary_folder.create()
+    assert lock is not None
+    os.close(lock)
+    left = [SimpleNamespace(name=lambda: processes.SERVERS[0])]
+    monkeypatch.setattr(reaper, "of_folder", lambda _: left)
+    assert doctor._left().state == "here"
+    left.clear()
+    assert doctor._left().state == "fault" and str(folder) in doctor._left().detail

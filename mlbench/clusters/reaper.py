@@ -9,7 +9,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -111,6 +111,12 @@ def dead() -> list[str]:
     return sorted(name for name in names if not _lives(name))
 
 
+def remains() -> list[str]:
+    """Return what `reap` would end and remove, as it names it; nothing is changed."""
+    folders = [folder for folder in temporary_folder.abandoned() if not _serves(of_folder(folder))]
+    return dead() + list(map(str, folders))
+
+
 def reap() -> list[str]:
     """End and remove what killed commands left behind; return the owners' names and the folders."""
     owners = dead()
@@ -138,19 +144,23 @@ def of_folder(folder: Path) -> set[psutil.Process]:
 
 
 def _removed(folder: Path) -> bool:
-    """Remove an abandoned folder, once what is left of its Ray has ended.
-
-    The Ray that `mlbench.cluster start` left running has no living owner, but a server.
-    """
+    """Remove an abandoned folder, once what is left of its Ray has ended; not that of a Ray that serves."""
     left = of_folder(folder)
-    for process in left:
-        with suppress(psutil.Error):
-            if process.name() == SERVERS[0]:
-                return False
+    if _serves(left):
+        return False
     kill(left)
     end_processes(left)
     temporary_folder.remove(folder)
     return True
+
+
+def _serves(some: Iterable[psutil.Process]) -> bool:
+    """Return whether a Ray's server is among them: that of `mlbench.cluster start` has no living owner."""
+    for process in some:
+        with suppress(psutil.Error):
+            if process.name() == SERVERS[0]:
+                return True
+    return False
 
 
 def _lives(name: str) -> bool:
