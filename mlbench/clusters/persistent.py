@@ -85,14 +85,16 @@ def start() -> str:
 
 def _launch(folder: Path, options: Collection[str], lock: int | None) -> str:
     """Start Ray with these options and a note of it; return its address."""
-    done = subprocess.run(
-        [sys.executable, "-c", START, *options],
-        env={**os.environ, reaper.MARK: str(folder), "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-    )
-    if lock is not None:
-        os.close(lock)  # the servers stand for the folder from now on
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", START, *options],
+            env={**os.environ, reaper.MARK: str(folder), "TMPDIR": str(folder)},
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        if lock is not None:
+            os.close(lock)  # the servers stand for the folder from now on
     last = (done.stdout.strip().splitlines() or [""])[-1].split()
     if done.returncode or last[:1] != ["servers"] or len(last) != 1 + len(SERVERS):
         raise UserError(

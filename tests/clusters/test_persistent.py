@@ -69,18 +69,23 @@ def test_an_empty_cache_folder_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_ray_whose_start_is_interrupted_ends(note, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[Path] = []
+    started: list[str] = []
 
-    def interrupted(*_: object, **__: object) -> None:
+    def interrupted(words: list[str], **_: object) -> None:
+        started.extend(words)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(persistent.subprocess, "run", interrupted)
     for name in ("require_processes", "require_short_paths"):
         monkeypatch.setattr(persistent.ray_env, name, lambda: None)
     monkeypatch.setattr(persistent.reaper, "of_folder", lambda folder: ended.append(folder) or set())
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(persistent.reaper, "dead", list)  # not those of other tests
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     with pytest.raises(KeyboardInterrupt):
         persistent.start()
-    assert len(ended) == 1 and not persistent._path().exists()
+    assert len(set(ended)) == 1 and not ended[0].exists(), "its lock was still held"
+    assert f"--temp-dir={ended[0]}/{persistent.ray_env.SUBFOLDER}" in started, "Ray opens it to all users"
+    assert not persistent._path().exists()
 
 
 def test_a_ray_counts_while_both_servers_live_and_one_alone_is_told(note) -> None:
