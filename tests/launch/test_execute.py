@@ -256,6 +256,29 @@ def test_what_a_pod_prints_names_no_folder_but_a_run_s(root: Path, run_id: str) 
     assert (root / "run-1").is_dir()
 
 
+SETTINGS = {"detach": "false", "attach": "", "retries": "0"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"detach": "true", "retries": "2"},
+        {"attach": "a", "retries": "2"},
+        {"detach": "true", "attach": "a"},
+    ],
+)
+def test_words_of_a_submission_of_which_one_would_be_ignored_are_refused(words: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="do not go together") as caught:
+        remote_run.SubmitSettings.parse(SETTINGS | words)
+    assert all(f"{name}={value}" in str(caught.value) for name, value in words.items())
+
+
+def test_a_word_of_a_submission_alone_is_taken() -> None:
+    assert remote_run.SubmitSettings.parse(SETTINGS) == remote_run.SubmitSettings()
+    assert remote_run.SubmitSettings.parse(SETTINGS | {"retries": "2"}).retries == 2
+    assert remote_run.SubmitSettings.parse(SETTINGS | {"detach": "true", "retries": "0"}).detach
+
+
 def test_an_output_root_that_is_a_link_to_nothing_is_told(tmp_path: Path) -> None:
     link = tmp_path / "runs"
     link.symlink_to(tmp_path / "not mounted")
