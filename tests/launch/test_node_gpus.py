@@ -54,6 +54,13 @@ def test_a_gpu_that_cannot_be_calibrated_is_a_warning(monkeypatch: pytest.Monkey
     assert node.warnings == ["a GPU of here could not be calibrated"] and node.gpu_calibration == []
 
 
+def test_a_node_of_whose_gpus_none_could_be_calibrated_says_so_unless_nobody_wanted_it() -> None:
+    node = Node(hostname="here", usable_cpus=2)
+    assert worker_process.with_gpus(node, [{}]).warnings == []
+    measured = node.model_copy(update={"calibration": {"cpu_copy_bytes_per_s": 1.0}})
+    assert worker_process.with_gpus(measured, [{}]).warnings == ["a GPU of here could not be calibrated"]
+
+
 def test_workers_on_cpus_have_no_gpus() -> None:
     gpu = worker_process.rank_gpu(compose(["task=logreg"]), worker_process.RankContext(1, 2, 1, 2, 0))
     assert gpu is None and worker_process.node_gpus(Worker(), gpu, node_rank=0) == []
