@@ -85,22 +85,23 @@ def choose_interface(head: str, wanted: str | None = None, sockets: int | None =
         name: [entry.address.partition("%")[0] for entry in entries if entry.family == family(head)]
         for name, entries in psutil.net_if_addrs().items()
     }
-    wanted = wanted or os.environ.get(INTERFACES[0])
-    if wanted is not None:
-        if not addresses.get(wanted):
+    choice = wanted or os.environ.get(INTERFACES[0])
+    if choice is not None:
+        if not addresses.get(choice):
             names = ", ".join(sorted(name for name, each in addresses.items() if each))
             raise UserError(
-                f"{socket.gethostname()} has no network interface {wanted!r} with an "
+                f"{socket.gethostname()} has no network interface {choice!r} with an "
                 f"{'IPv6' if ':' in head else 'IPv4'} address",
                 hint=f"choose one of {names} with backend.interface=",
             )
-        interface, address = wanted, addresses[wanted][0]
+        interface, address = choice, addresses[choice][0]
     else:
         address = _address_towards(head)
         interface = next((name for name, each in addresses.items() if address in each), None)
     if interface is not None:
         os.environ[INTERFACES[0]] = ",".join([interface] * (sockets or 1))
-        os.environ.setdefault(INTERFACES[1], f"={interface}")  # =: this name, not all that begin so
+        if wanted or INTERFACES[1] not in os.environ:  # what the run names stands above what a site exports
+            os.environ[INTERFACES[1]] = f"={interface}"  # =: this name, not all that begin so
     return address
 
 

@@ -1,6 +1,7 @@
 """The ranks meet on one interface: real processes, real sockets."""
 
 import multiprocessing
+import os
 import socket
 import subprocess
 import sys
@@ -80,8 +81,6 @@ def loopback_interface() -> str:
 
 
 def test_the_interface_is_the_one_that_reaches_the_head(environment: pytest.MonkeyPatch) -> None:
-    import os
-
     assert process_group.choose_interface(LOOPBACK) == LOOPBACK
     assert os.environ["GLOO_SOCKET_IFNAME"] == loopback_interface()
     assert os.environ["NCCL_SOCKET_IFNAME"] == f"={loopback_interface()}"
@@ -102,6 +101,18 @@ def test_a_name_that_is_wanted_or_in_the_environment_comes_first(environment: py
     assert process_group.choose_interface("192.0.2.1") == LOOPBACK
     with pytest.raises(UserError, match=rf"{socket.gethostname()} has no network interface 'eth99'.*{name}"):
         process_group.choose_interface(LOOPBACK, "eth99")
+
+
+def test_an_interface_that_a_run_names_is_nccl_s_whatever_the_environment_says(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    """Many sites export NCCL_SOCKET_IFNAME, and the record names the interface of the run."""
+    name = loopback_interface()
+    environment.setenv("NCCL_SOCKET_IFNAME", "ib0")
+    process_group.choose_interface(LOOPBACK)
+    assert os.environ["NCCL_SOCKET_IFNAME"] == "ib0"
+    process_group.choose_interface(LOOPBACK, name)
+    assert os.environ["NCCL_SOCKET_IFNAME"] == f"={name}"
 
 
 def test_nccl_is_given_an_algorithm_of_its_all_reduce_alone() -> None:
