@@ -162,9 +162,7 @@ def worker_resources(experiment: Experiment, nodes: list[dict[str, float]]) -> W
     share = capacity * 10**4 // workers
     if device == "GPU":  # of a node with more GPUs than CPUs Ray would wait for whole ones
         share = min(int(1e4 * node.get("CPU", 0.0)) // int(node["GPU"]) for node in nodes)
-    resources = {"CPU": min(10**4, share) / 1e4}
-    if device == "GPU":
-        resources["GPU"] = 1.0
+    resources = {"CPU": min(10**4, share) / 1e4} | ({"GPU": 1.0} if device == "GPU" else {})
     if workers_per_node and not allow_oversubscription:
         # Ray fills a node before it takes the next one, so a worker reserves its whole share of a node.
         smallest = nodes[math.ceil(workers / workers_per_node) - 1].get("CPU", 0.0)
