@@ -90,12 +90,13 @@ class DatasetWriter:
                 buffer.append(batch)
                 self.progress(f"write {split}", buffer.rows, None, "rows")
             whole = buffer.record_batch()
+            self.schemas[split] = whole.schema
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
                 writer.write_batch(whole)
+            del whole  # which maps files that the buffer removes: NFS keeps those, and so their folder
         _flush(path)
-        self.schemas[split] = whole.schema
-        self.splits[split] = {"file": path.name, "rows": whole.num_rows, **_fingerprint(path)}
-        return whole.num_rows
+        self.splits[split] = {"file": path.name, "rows": buffer.rows, **_fingerprint(path)}
+        return buffer.rows
 
 
 def write_dataset(

@@ -25,10 +25,10 @@ class ColumnBuffer:
         self.folder.mkdir()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         for file in self.files.values():
             file.close()
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=kind is not None)  # the first error is the one to tell
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Add the rows of `batch`; all batches have the schema of the first, and no nulls."""

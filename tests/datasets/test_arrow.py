@@ -2,10 +2,12 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +321,37 @@ def test_a_root_that_cannot_hold_data_sets_is_an_error_of_one_sentence(tmp_path)
     with pytest.raises(UserError, match="cannot prepare the data set .*file/set: .*exists") as error:
         made(tmp_path / "file" / "set")
     assert "data_root" in error.value.hint
+
+
+def test_no_file_is_mapped_any_more_when_its_folder_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS keeps a file that is in use under another name, and so its folder (Linux, fs/nfs/unlink.c)."""
+    remove, mapped = shutil.rmtree, list[str]()
+
+    def rmtree(path: Path, **options: Any) -> None:
+        mapped.extend(line for line in Path("/proc/self/maps").read_text().splitlines() if str(path) in line)
+        remove(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    assert arrow.verify(made(tmp_path / "set"))["splits"]["train"]["rows"] == 5
+    assert not mapped
+
+
+def test_an_error_on_the_way_is_told_also_where_its_folder_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rmtree(path: Path, *, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield arrow.record_batch({"label": LABELS})
+        raise RuntimeError("in the middle")
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        arrow.write_dataset(tmp_path / "set", lambda writer: writer.write("train", batches()), manifest=HEAD)
 
 
 # Checking
