@@ -62,6 +62,9 @@ def test_official_logs_pass_mlperf_s_rules(task: str, tmp_path: Path) -> None:
         assert any("sgd_opt_end_learning_rate" in said for said in complaints(path)), "why it is open"
     else:
         assert division["value"] == "closed"
+        longest = entries["max_sequence_length"]  # with the marks of begin and end
+        assert longest["value"] == {"gnmt": 75, "transformer": 80}[task]
+        assert longest["metadata"]["method"] == "discard"
 
 
 @pytest.mark.parametrize("task", sorted(GOALS))

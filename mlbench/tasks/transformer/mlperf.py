@@ -17,5 +17,5 @@ def hyperparameters(config: Config, *, workers: int, steps_per_epoch: int) -> di
         "opt_adam_beta_1": config.betas[0],
         "opt_adam_beta_2": config.betas[1],
         "opt_adam_epsilon": config.eps,
-        "max_sequence_length": (config.max_length, {"method": "discard"}),
+        "max_sequence_length": (config.max_length + 1, {"method": "discard"}),  # with the end mark
     }
