@@ -87,6 +87,12 @@ def test_a_truncated_archive_is_named(tmp_path, suffix):
         list(libsvm.read(write(tmp_path / f"rows.{suffix}", b"1 1:1\n")))
 
 
+def test_an_archive_whose_content_cannot_be_unpacked_is_named(tmp_path):
+    """Of gzip this is no OSError: a header, then a block of the reserved type 3 (RFC 1951)."""
+    with pytest.raises(UserError, match="rows.gz is damaged or truncated"):
+        list(libsvm.read(write(tmp_path / "rows.gz", gzip.compress(b"")[:10] + b"\xff" * 20)))
+
+
 @pytest.mark.parametrize("text", [b"", b"\n\n# only words\n"])
 def test_a_file_without_rows_is_refused(tmp_path, text):
     with pytest.raises(UserError, match="has no rows"):

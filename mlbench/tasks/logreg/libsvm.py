@@ -7,6 +7,7 @@ searched for the line.
 import bz2
 import gzip
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ def read(path: Path, *, progress: Callable[[int, int], None] | None = None) -> I
         while True:
             try:
                 text = ahead.result()
-            except (EOFError, OSError) as error:
+            except (EOFError, OSError, zlib.error) as error:
                 raise UserError(f"{path} is damaged or truncated: {error}", hint="get it again") from error
             at_end = not text
             if not at_end:
