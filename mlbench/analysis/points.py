@@ -47,7 +47,7 @@ class Point:
     - times, compute_times: one value a run with a goal, in the order of `records`; a missed goal is infinite.
       compute_times is empty where a run that reached the goal was not instrumented.
     - time_to_accuracy, usd, usd_spot: to the goal from the first access to data; None without one, USD also
-      without a price. usd_with_startup: from the command to the goal.
+      where a run that reached it had no price. usd_with_startup: from the command to the goal.
     - epochs x seconds_per_epoch is time_to_accuracy in every single run (not for their medians): what lies
       outside the batches, validations above all, is inside seconds_per_epoch.
     - phases, outside: s per epoch, mean over ranks and runs, so that they add up.
@@ -337,20 +337,21 @@ def _overlapped(run: Record) -> float | None:
 
 
 def _price(runs: list[Record], name: str) -> MedianEstimate | None:
-    """Return the price of the goal; None where the hardware has no such price."""
-    prices = [getattr(run.cost, name) for run in runs if run.cost]
-    if not any(price is not None for price in prices):
-        return None
-    return estimate([_reached(run, getattr(run.cost, name) if run.cost else None) for run in runs])
+    """Return the price of the goal; None where the hardware of a run that reached it has no such price."""
+    return _to_goal(runs, [getattr(run.cost, name) if run.cost else None for run in runs])
 
 
 def _joules(runs: list[Record]) -> MedianEstimate | None:
     """Return the energy to the goal; None unless it was read in every run that reached it."""
-    joules = [run.energy.goal_joules if run.energy else None for run in runs]
-    reached = [j for run, j in zip(runs, joules, strict=True) if run.status == "goal_reached"]
+    return _to_goal(runs, [run.energy.goal_joules if run.energy else None for run in runs])
+
+
+def _to_goal(runs: list[Record], values: Sequence[float | None]) -> MedianEstimate | None:
+    """Return the median of what the goal took; None unless it is known of every run that reached it."""
+    reached = [value for run, value in zip(runs, values, strict=True) if run.status == "goal_reached"]
     if not reached or None in reached:
         return None
-    return estimate([_reached(run, j) for run, j in zip(runs, joules, strict=True)])
+    return estimate([_reached(run, value) for run, value in zip(runs, values, strict=True)])
 
 
 def _with_startup(runs: list[Record]) -> MedianEstimate | None:

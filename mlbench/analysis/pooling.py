@@ -104,7 +104,7 @@ def mixture(runs: Sequence[Record]) -> tuple[str, ...]:
         "settings of the environment": len({repr(provenance.settings(each)) for each in software}),
         **{f"versions of {name}": len(versions) for name, versions in packages.items()},
         "kinds of machines": len({tuple(machine(run)) for run in runs if run.nodes}),
-        "prices": len({repr(run.experiment.hardware.price) for run in runs if run.cost}),
+        "prices": len({repr(run.experiment.hardware.price) for run in runs}),
         "states of the page cache": len({_warm(run) for run in runs} - {None}),
     }
     elsewhere = sum(run.origin != run.source for run in runs)

@@ -21,6 +21,7 @@ from mlbench.analysis.speedup import speedups
 from mlbench.analysis.tradeoff import optimum
 from mlbench.config.goal import Goal
 from mlbench.record.record import RankStats, Record
+from mlbench.report.charts import charts
 from mlbench.report.grouping import groups
 from mlbench.report.summary import answer
 
@@ -713,6 +714,33 @@ def test_runs_of_two_prices_say_so() -> None:
         [priced, Record.model_validate(plain.model_dump(mode="json") | {"experiment": experiment})]
     )
     assert point.mixture == ("2 prices",) and point.exclusion_reason is None
+
+
+def test_a_goal_has_no_cost_where_a_run_that_reached_it_had_no_price() -> None:
+    """Such a run counted as if it had missed the goal, so the cost was infinite, or the dearest run's."""
+    priced = studies.run(1, 1, T4, time=100.0)
+    hardware = priced.experiment.plain()["hardware"] | {"price": None}
+    free = [
+        studies.run(1, seed, T4, time=100.0, cost=None, experiment={"hardware": hardware}) for seed in (2, 3)
+    ]
+    (group,) = groups([priced, *free])
+    (point,) = group.points
+    assert (point.usd, point.usd_spot, point.usd_with_startup) == (None, None, None)
+    assert point.mixture == ("2 prices",)
+    chart = next(chart for chart in charts(group) if chart.name == "cost")
+    assert "Some runs on gcp_n1_t4 were measured without a price, so no cost is shown." in chart.notes
+    (point,) = points([priced, studies.run(1, 4, T4, time=9, status="failed")])
+    assert point.usd and point.usd.value == math.inf  # a missed goal has a price, and no end
+
+
+def test_a_cost_without_start_up_is_not_drawn_as_one_with_it() -> None:
+    """A run on several hosts that was restarted does not tell its start-up."""
+    starts = {1: 12.7, 2: None}
+    runs = [studies.run(k, i, T4, time=90 / k, startup_time=starts[k]) for k in starts for i in range(3)]
+    chart = next(chart for chart in charts(groups(runs)[0]) if chart.name == "cost")
+    drawn = {trace.label: list(trace.x) for trace in chart.traces}
+    assert drawn["on demand, with start-up"] == [90.0]
+    assert drawn["on demand, training alone"] == [90.0, 45.0]
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ def cost(group: Group) -> Chart:
     notes: list[str] = []
     for style, curve in enumerate(group.curves):
         allowed = [point for point in curve.points if point.exclusion_reason is None]
-        whole = [(point, point.usd_with_startup or point.usd) for point in allowed]
+        whole = [(point, point.usd_with_startup) for point in allowed]
         traces.append(_bills(curve.named("on demand, with start-up"), whole, style))
-        bare = [(point, point.usd) for point in allowed if point.usd_with_startup]
-        traces.append(_bills(curve.named("on demand, training alone"), bare, style, secondary=True))
+        bare, begun = [(point, point.usd) for point in allowed], any(bill for _, bill in whole)
+        traces.append(_bills(curve.named("on demand, training alone"), bare, style, secondary=begun))
         spot = [(point, point.usd_spot) for point in allowed]
         other = style + len(group.curves)
         traces.append(_bills(curve.named("spot, training alone"), spot, other, secondary=True))
@@ -69,6 +69,8 @@ def _without_price(points: Sequence[Point]) -> list[str]:
     if any(point.usd for point in points):
         unread = all(point.usd_spot is None for point in points)
         return [f"No spot price is stated for {points[0].hardware}."] if unread else []
+    if any(point.usd_spent is not None for point in points) and any(point.reached for point in points):
+        return [f"Some runs on {points[0].hardware} were measured without a price, so no cost is shown."]
     if any(point.usd_spent is not None for point in points):
         return ["No run reached the goal, so it has no cost."]
     return [
