@@ -103,6 +103,8 @@ def named(
             )
         return SweepSpec(name, plan.question, (), output_settings, **_limits(options))
     file = load_file(path)
+    if "repeats" in options:  # the plan tells the command that was given, and not that of the file
+        over = [*over, f"repeats={options['repeats']}"]
     grids = []
     for line in file.sweeps:
         by_name = {word.partition("=")[0]: word for word in (*shlex.split(line), *over)}

@@ -204,6 +204,19 @@ def test_words_beside_a_study_change_that_study(here: Path) -> None:
     assert seeded.seeds == (1, 2) and len(seeded.points) == 4
 
 
+def test_repeats_beside_a_study_are_those_of_its_plan(here: Path) -> None:
+    """The report's command had the file's, and of a file with repeats=auto no number ended the seeds."""
+    ((_, invocation),) = read(["study=quick", "repeats=10"]).grids
+    assert invocation.repeats == 10
+    assert [word for word in invocation.overrides if word.startswith("repeats=")] == ["repeats=10"]
+    folder = here / "study"
+    folder.mkdir()
+    (folder / "long.yaml").write_text("question: Which?\nsweeps: ['task=logreg workers=1,2 repeats=auto']\n")
+    path = f"hydra.searchpath=['{here}']"
+    assert read(["study=long", path]).auto
+    assert not read(["study=long", "repeats=5", path]).auto
+
+
 def test_words_that_drop_what_a_begun_study_fixes_are_refused_with_the_whole_command(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
