@@ -103,9 +103,10 @@ def _unanswered(group: Group, reached: Sequence[tuple[ScalingCurve, Speedup]]) -
     if not reached:
         return f"{without}."
     least = min((speedup.point for _, speedup in reached), key=lambda point: point.median_s)
-    runs = sum(point.n for point in group.points)
+    runs = sum(point.n + len(point.left_out) for point in group.points)
     disturbed = sum(len(point.disturbed) for point in group.points)
-    if not least.disturbed:
+    noise = {sentence for run in least.records for sentence in run.disturbances}
+    if least.oversubscribed or not least.caveats or set(least.caveats) - noise:  # no quiet run would help
         return f"{without} without sharing CPUs or another caveat."
     study = least.records[0].experiment.study
     these = f"results show study:{study}" if study else "results plot"

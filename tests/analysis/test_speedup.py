@@ -631,6 +631,17 @@ def test_a_scaling_curve_whose_runs_were_disturbed_says_how_many_are_left_out() 
     assert group.points[0].n == 5 and "left out" not in answer(group)[-1]
 
 
+def test_points_that_shared_cpus_are_not_said_to_lack_a_quiet_machine() -> None:
+    """The answer was that 2 of 1 run were disturbed, and to measure more runs, which would not count either."""
+    noise = "other processes used 1.6 of the 2 CPUs of here while it trained"
+    shared: dict[str, Any] = {"oversubscribed": True, "caveats": ["4 workers shared the CPUs of fewer"]}
+    busy = shared | {"caveats": [*shared["caveats"], noise], "disturbances": [noise]}
+    runs = [studies.run(4, seed, time=30, **(busy if seed else shared)) for seed in range(3)]
+    (group,) = groups(runs)
+    assert group.points[0].n == 1 and len(group.points[0].left_out) == 2
+    assert answer(group)[0].endswith("in more than half of its runs without sharing CPUs or another caveat.")
+
+
 def test_a_point_says_what_its_runs_mix() -> None:
     record = calibrated(1, 200e9)
     software = record.model_dump(mode="json")["software"] | {"packages": {"ray": "1.0"}}
