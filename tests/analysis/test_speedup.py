@@ -632,7 +632,7 @@ def test_a_scaling_curve_whose_runs_were_disturbed_says_how_many_are_left_out() 
 
 
 def test_points_that_shared_cpus_are_not_said_to_lack_a_quiet_machine() -> None:
-    """The answer was that 2 of 1 run were disturbed, and to measure more runs, which would not count either."""
+    """The answer was that 2 of 1 run were disturbed, and to measure more, which would not count either."""
     noise = "other processes used 1.6 of the 2 CPUs of here while it trained"
     shared: dict[str, Any] = {"oversubscribed": True, "caveats": ["4 workers shared the CPUs of fewer"]}
     busy = shared | {"caveats": [*shared["caveats"], noise], "disturbances": [noise]}
