@@ -342,7 +342,8 @@ def assumptions(fit: Model, other: Target) -> list[str]:
                 f"(Student's t, df = {transfer.dof})."
             )
         if network is None:
-            sentences.append("Communication is what its profile states of its links, reached in full.")
+            links = ", ".join(f"{where} {_reached(fit, tier)}" for tier, (where, _) in model.TIERS.items())
+            sentences.append(f"Communication is what its profile states of its links, reached {links}.")
     if spot := other.spot:
         sentences.append(
             f"Each spot node is interrupted {spot.per_hour:g} times an hour; the run goes on from the last "
@@ -350,14 +351,22 @@ def assumptions(fit: Model, other: Target) -> list[str]:
             "paid all the time."
         )
     if network is not None and not network.measured:
-        rate = runs.hardware.network_gbit_per_s
-        reached = f"in full, as {runs.hardware.name} states no rate to compare with: a lower bound of time"
-        reached = f"to the same share as the runs reached of {rate:g} Gbit/s" if rate else reached
         sentences.append(
-            f"Network {network.name} is stated, not measured; its line rate is reached {reached}. "
-            "What the workers wait for each other, which the measured latency holds, is then left out."
+            f"Network {network.name} is stated, not measured; its line rate is reached "
+            f"{_reached(fit, model.BETWEEN)}. What the workers wait for each other, which the measured "
+            "latency holds, is then left out."
         )
     return sentences
+
+
+def _reached(fit: Model, tier: str) -> str:
+    """Return how much of its stated rate a link of another network is taken to reach, and why."""
+    hardware, why = fit.measurements.hardware, "no run used such a link"
+    if tier in fit.allreduce:
+        if rate := getattr(hardware, f"{tier}_{model.FIELDS[0]}"):
+            return f"to the same share as the runs reached of {rate:g} Gbit/s"
+        why = f"{hardware.name} states no rate to compare with"
+    return f"in full, as {why} (a lower bound of time)"
 
 
 def holdouts(left_out: Sequence[HoldoutError], held_out: Sequence[HoldoutError]) -> list[str]:

@@ -240,6 +240,21 @@ def test_a_stated_network_is_never_faster_than_its_line_rate() -> None:
     assert prediction.communication_share * prediction.step_s == pytest.approx(2 * 7 / 8 * 4e6 * 8 / 8e9)
 
 
+def test_what_is_said_of_links_is_what_is_computed() -> None:
+    """Other hardware's links were said to be reached in full, a network of runs in one node to a share."""
+    stated, several = Target(network=NetworkCost.stated("16gbit,50us")), World().measure(COUNTS)
+    inside = replace(several, hardware=NODE.model_copy(update={"workers_per_node": 16}))
+    share = "to the same share as the runs reached of 8 Gbit/s"
+    *_, said = command.assumptions(model.fit(several), stated)
+    assert f"its line rate is reached {share}." in said
+    *_, said = command.assumptions(model.fit(inside), stated)
+    assert "its line rate is reached in full, as no run used such a link (a lower bound of time)." in said
+    other = Target(hardware=NODE.model_copy(update={"name": "other"}))
+    *_, said = command.assumptions(model.fit(several), other)
+    assert "reached inside a node in full, as no run used such a link (a lower bound of time)," in said
+    assert said.endswith(f", between nodes {share}.")
+
+
 def test_the_line_of_an_allreduce_run_is_a_network() -> None:
     line = {"kind": "fit", "collective": "all_reduce", "dtype": "float32", "workers": 4}
     line |= {"alpha_s": 6e-3, "beta_s_per_byte": 1.5e-9}
