@@ -49,6 +49,7 @@ MEANINGS = {
     "on": "of a study of several hardware profiles, this one",
     "plot": "write the curve with its band to this PNG file; with hardware=all cost over time",
 }
+ELSEWHERE = ("hardware", "network", "spot", "restart", *(f"hardware.{name}" for name in RATES))
 SETTINGS = {name: ("", meaning) for name, meaning in MEANINGS.items()} | OUTPUT_ROOT
 SETTINGS |= {
     f"hardware.{name}": ("", "this field of the profile, where it states none or another") for name in RATES
@@ -220,9 +221,16 @@ def _table(headings: Sequence[str], rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def chart(
-    forecasts: Sequence[Forecast], *, fitted: Measurements, held_out: Measurements | None = None
+    forecasts: Sequence[Forecast],
+    *,
+    fitted: Measurements,
+    held_out: Measurements | None,
+    asked: Sequence[str] = (),
 ) -> Chart:
-    """Return the predicted time over workers with its 95 % band, and the measured runs."""
+    """Return the predicted time over workers with its 95 % band, and the measured runs.
+
+    held_out: those that were not fitted; None where it is predicted for something else, which `asked` says.
+    """
     workers, times = [row.workers for row in forecasts], [row.time_s for row in forecasts]
     values, texts = [time.value for time in times], _texts(workers, [time.value for time in times])
     traces = [Trace("predicted", workers, values, texts=texts, small=True)]
@@ -230,17 +238,19 @@ def chart(
         low, high = [time.low for time in times], [time.high for time in times]
         band = Trace("95 % of further runs", workers, values, "band", style=5, low=low, high=high)
         traces.insert(0, band)
-    for several, label in ((fitted, "measured"), (held_out, "measured, not fitted")):
-        runs = [run for run in several.runs if run.reached] if several else []
+    shown = ((fitted, "measured"), (held_out, "measured, not fitted")) if held_out else ()
+    for several, label in shown:
+        runs = [run for run in several.runs if run.reached]
         xs, ys = [run.workers for run in runs], [run.total_s for run in runs]
         traces.append(Trace(label, xs, ys, "marks", 1, secondary=several is held_out, texts=_texts(xs, ys)))
     drawn = [y for trace in traces for y in (*trace.y, *trace.low, *trace.high) if y]
     ticks = [y for y in TICKS_S if min(drawn) / 10 < y < max(drawn) * 10]
     limits = min([*drawn, *ticks]), max([*drawn, *ticks])
+    about = f"{fitted.title}, fitted at {_list(fitted.counts)} workers"
     return Chart.of(
         "prediction",
         f"Predicted time to accuracy of {fitted.task}",
-        about=f"{fitted.title}, fitted at {_list(fitted.counts)} workers",
+        about=f"{about}; predicted for {' '.join(asked)}" if asked else about,
         x=Axis("workers", "log", tuple((float(k), f"{k:,}") for k in workers)),
         y=Axis("time to accuracy", "log", tuple((y, duration(y)) for y in ticks), limits),
         traces=traces,
@@ -451,20 +461,22 @@ def _predict(args: Args) -> int:
         "deadline": seconds("deadline", deadline) if deadline else None,
         "budget": _positive("budget", budget, "an amount of USD") if budget else None,
     }
+    ahead = first(fit, other, most=counts[-1], wanted=wanted)
     if settings["hardware"] == "all":
-        return _frontier(args, fit, counts, other, limits)
+        return _frontier(args, fit, counts, other, limits, [*filter(None, ahead)])
     forecasts = forecast.forecast(fit, counts, other)
     left_out, held_out = forecast.leave_one_out(fitted), forecast.held_out(fit, everything)
     old = forecast.old_price(other.hardware or fitted.hardware, date.today())
     answers = forecast.advise(forecasts, **limits, old=old)
     unseen = everything.only([k for k in everything.counts if k not in fitted.counts])
     measured = unseen if other == AS_MEASURED else None
-    _draw(args, lambda: chart(forecasts, fitted=fitted, held_out=measured))
-    emulated, doubt, ends = first(fit, other, most=counts[-1], wanted=wanted)
+    asked = [f"{name}={settings[name]}" for name in ELSEWHERE if settings[name]]
+    _draw(args, lambda: chart(forecasts, fitted=fitted, held_out=measured, asked=asked))
+    emulated, doubt, ends = ahead
     rest = [*basis(fit), *assumptions(fit, other), *holdouts(left_out, held_out)]
     if args.json:
         plain = {"title": everything.title, "fitted_workers": fitted.counts}
-        plain["sentences"] = [*filter(None, [emulated, doubt, ends]), *rest]
+        plain["sentences"] = [*filter(None, ahead), *rest]
         return _print_json(
             plain, predictions=forecasts, leave_one_out=left_out, held_out=held_out, advice=answers
         )
@@ -478,26 +490,33 @@ def _predict(args: Args) -> int:
 
 
 def _frontier(
-    args: Args, fit: Model, counts: Sequence[int], other: Target, limits: dict[str, float | None]
+    args: Args,
+    fit: Model,
+    counts: Sequence[int],
+    other: Target,
+    limits: dict[str, float | None],
+    ahead: Sequence[str],
 ) -> int:
-    """Print cost against time over all profiles with a price."""
+    """Print cost against time over all profiles with a price; `ahead`: the sentences that come first."""
     offers, refused = forecast.frontier(fit, counts, other, date.today())
     if not offers:
         reasons = Counter(refused.values()).most_common(MOST_REASONS)
         why = "; ".join(f"{reason} ({counted(number, 'profile')})" for reason, number in reasons)
         raise UserError(f"hardware=all: no profile can be predicted: {why}", hint="measure on one of them")
     answers, runs = forecast.pick(offers, **limits), fit.measurements
+    rest = [*basis(fit), *assumptions(fit, other)]
     about = f"{runs.title}, fitted at {_list(runs.counts)} workers; bars are 95 % intervals"
     title = f"Predicted cost and time to accuracy of {runs.task}"
     _draw(args, lambda: frontier_chart(points(offers), title=title, about=about))
     if args.json:
-        return _print_json({"title": runs.title, "refused": refused}, offers=offers, advice=answers)
+        plain = {"title": runs.title, "refused": refused, "sentences": [*ahead, *rest]}
+        return _print_json(plain, offers=offers, advice=answers)
     rows = [
         {"hardware": offer.hardware, "dominated": "yes" if offer.dominated else ""} | _cells(offer.forecast)
         for offer in offers
     ]
-    print(f"{runs.title}\n\n{_table(OFFER, rows)}\n")
-    print("\n".join([*(answer.sentence for answer in answers), "", *refusals(refused)]))
+    print("\n".join([runs.title, *ahead, "", _table(OFFER, rows), ""]))
+    print("\n".join([*(answer.sentence for answer in answers), "", *refusals(refused), *rest]))
     return OK
 
 

@@ -254,6 +254,9 @@ def test_all_profiles_are_cost_against_time(
     shown = capsys.readouterr().out
     assert "up to 8 workers shown" in shown and "up to 1 worker shown" in shown  # no network of p4d, a2
     assert shown.count("no advice.") == 1  # the fastest is on another processor, the cheapest on the measured
+    fitted = "Fitted on 5 runs at 1, 2, 4, 8, 16 workers."
+    assert fitted in output["sentences"] and fitted in shown.splitlines()
+    assert "its line rate is reached to the same share as the runs reached of 7.5 Gbit/s" in shown
 
 
 def test_of_two_equal_offers_one_is_dominated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,6 +255,16 @@ def test_what_is_said_of_links_is_what_is_computed() -> None:
     assert said.endswith(f", between nodes {share}.")
 
 
+def test_a_picture_of_something_else_has_no_measured_runs_and_says_what_it_is_of() -> None:
+    runs = World().measure(COUNTS)
+    rows = forecast(model.fit(runs), [1, 2])
+    own = command.chart(rows, fitted=runs, held_out=runs.only([]))
+    assert "measured" in [trace.label for trace in own.traces] and own.about.endswith("16 workers")
+    other = command.chart(rows, fitted=runs, held_out=None, asked=["hardware=other"])
+    assert "measured" not in [trace.label for trace in other.traces]
+    assert other.about.endswith("16 workers; predicted for hardware=other")
+
+
 def test_the_line_of_an_allreduce_run_is_a_network() -> None:
     line = {"kind": "fit", "collective": "all_reduce", "dtype": "float32", "workers": 4}
     line |= {"alpha_s": 6e-3, "beta_s_per_byte": 1.5e-9}
