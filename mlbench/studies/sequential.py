@@ -23,8 +23,11 @@ MOST = 20  # seeds of a point, so that points which do not differ come to an end
 POWERS = (0.0, 0.5, 1.0)
 
 
-def undecided(records: Iterable[Record]) -> list[str]:
-    """Return the keys of the points that another seed may still make the fastest or the cheapest."""
+def undecided(records: Iterable[Record], *, level: float = LEVEL) -> list[str]:
+    """Return the keys of the points that another seed may still make the fastest or the cheapest.
+
+    level: of the comparisons; by default that of a look which is not the last.
+    """
     pages: dict[tuple[str, ...], list[Point]] = {}
     for point in points(records):
         if point.exclusion_reason is None and point.reached:
@@ -34,19 +37,21 @@ def undecided(records: Iterable[Record]) -> list[str]:
         hourly = [cost.usd_per_hour(point.records[0].experiment) for point in page]
         priced = [price for price in hourly if price is not None]
         prices = priced if len(priced) == len(page) else [float(point.nodes) for point in page]
-        contenders = survivors([point.times for point in page], prices)
+        contenders = survivors([point.times for point in page], prices, level=level)
         keys += [point.key for i, point in enumerate(page) if i in contenders]
     return keys
 
 
-def survivors(times: Sequence[Sequence[float]], prices: Sequence[float]) -> set[int]:
+def survivors(
+    times: Sequence[Sequence[float]], prices: Sequence[float], *, level: float = LEVEL
+) -> set[int]:
     """Return which samples of times (s, at a price each) may still be the best; none where all is decided."""
     left: set[int] = set()
     for power in POWERS:
         samples = [
             [price**power * seconds for seconds in some] for some, price in zip(times, prices, strict=True)
         ]
-        worse = {slow for slow, _ in slower_of_all(samples, level=LEVEL)}
+        worse = {slow for slow, _ in slower_of_all(samples, level=level)}
         best = set(range(len(samples))) - worse
         left |= best if len(best) > 1 else set()
     return left

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlbench import clock
+from mlbench.analysis.bootstrap import LEVEL
 from mlbench.clusters import connection, persistent, placement, ray_env
 from mlbench.config import compose
 from mlbench.config.credentials import without_credentials
@@ -98,8 +99,10 @@ def measure(spec: SweepSpec, *, console: "Console | None" = None) -> StudyResult
         ]
         _run_missing(result, wanted, every, runs=runs, spec=spec, added=added, console=console)
         result.records = study.records(result.study, result.output_root)
-        if spec.auto and not result.interrupted and (undecided := sequential.undecided(result.records)):
-            points = format.counted(len(undecided), "point")
+        # At the level of the page, whose answer stands beside the note.
+        ended = spec.auto and not result.interrupted
+        if ended and (left := sequential.undecided(result.records, level=LEVEL)):
+            points = format.counted(len(left), "point")
             why = "max_usd= or max_time= is spent, a seed of theirs has no result, or they have the "
             why += f"{sequential.MOST} seeds of repeats=auto"
             result.notes.append(f"the order of {points} is undecided: {why}")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from records import record, save
 
-from mlbench.analysis import compare
+from mlbench.analysis import bootstrap, compare
 from mlbench.config.errors import UserError
 from mlbench.record import study
 from mlbench.studies import sequential, session
@@ -42,6 +42,7 @@ def test_a_look_asks_for_more_than_a_page_does() -> None:
     samples = times(10.0, 10.7, n=5)
     assert compare.slower_of_all(samples) == {(1, 0)}
     assert sequential.survivors(samples, [1.0, 1.0]) == {0, 1}
+    assert sequential.survivors(samples, [1.0, 1.0], level=bootstrap.LEVEL) == set()
 
 
 def test_equal_points_are_called_different_in_at_most_5_percent_of_studies() -> None:
@@ -145,7 +146,7 @@ def test_ctrl_c_is_no_limit_that_is_spent(
         result.interrupted = interrupted
 
     monkeypatch.setattr(session, "_run_missing", run)
-    monkeypatch.setattr(session.sequential, "undecided", lambda _: ["k"])
+    monkeypatch.setattr(session.sequential, "undecided", lambda _, **__: ["k"])
     monkeypatch.setattr(session.parent_runs, "kill", lambda *_, **__: None)
     notes = session.measure(read([*WORDS, f"output_root={tmp_path}", f"data_root={tmp_path}"])).notes
     assert len(notes) == (not interrupted) and all("a seed of theirs has no result" in note for note in notes)
