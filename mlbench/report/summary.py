@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, LEVEL, Ratio, max_coverage, ratio
 from mlbench.analysis.compare import slower_of_all
-from mlbench.analysis.points import Point
+from mlbench.analysis.points import SOURCE, Point
 from mlbench.analysis.pooling import calibration
 from mlbench.analysis.speedup import Speedup
 from mlbench.analysis.tradeoff import optimum
@@ -283,6 +283,11 @@ def _certainty(some: Sequence[Point]) -> str:
     mixed = sorted({what for point in some for what in point.mixture})
     if mixed:
         parts.append(f"the runs of a point mix {' and '.join(mixed)}")
+    own = [point for point in some if point.source == SOURCE and point.n >= FEWEST_SHOWN]
+    starts = [sorted(run.started_at for run in point.records) for point in own]
+    if starts and max(first for first, *_ in starts) > min(last for *_, last in starts):
+        why = "a change of the machine would look the same"
+        parts.append(f"some points were measured after others, not in turns: {why}")
     if official := sorted({point.workers for point in some if not point.unofficial}):
         parts.append(f"official: k = {', '.join(map(str, official))}")
     if apart:

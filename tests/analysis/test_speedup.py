@@ -642,6 +642,17 @@ def test_points_that_shared_cpus_are_not_said_to_lack_a_quiet_machine() -> None:
     assert answer(group)[0].endswith("in more than half of its runs without sharing CPUs or another caveat.")
 
 
+@pytest.mark.parametrize(("days", "said"), [(((1, 3, 5), (2, 4, 6)), False), (((1, 2, 3), (4, 5, 6)), True)])
+def test_an_answer_says_that_points_were_not_measured_in_turns(days: Any, *, said: bool) -> None:
+    """Workers that are added to a study on another day differ from the others by that day, too."""
+    runs = [
+        studies.run(k, day, time=100 / k + day, started_at=f"2026-11-{day:02}T03:45:01.123+00:00")
+        for k, some in zip((1, 2), days, strict=True)
+        for day in some
+    ]
+    assert ("some points were measured after others, not in turns" in answer(groups(runs)[0])[-1]) is said
+
+
 def test_a_point_says_what_its_runs_mix() -> None:
     record = calibrated(1, 200e9)
     software = record.model_dump(mode="json")["software"] | {"packages": {"ray": "1.0"}}
