@@ -24,10 +24,7 @@ POWERS = (0.0, 0.5, 1.0)
 
 
 def undecided(records: Iterable[Record], *, level: float = LEVEL) -> list[str]:
-    """Return the keys of the points that another seed may still make the fastest or the cheapest.
-
-    level: of the comparisons; by default that of a look which is not the last.
-    """
+    """Return the keys of the points that another seed may still make the fastest or the cheapest."""
     pages: dict[tuple[str, ...], list[Point]] = {}
     for point in points(records):
         if point.exclusion_reason is None and point.reached:
@@ -42,9 +39,7 @@ def undecided(records: Iterable[Record], *, level: float = LEVEL) -> list[str]:
     return keys
 
 
-def survivors(
-    times: Sequence[Sequence[float]], prices: Sequence[float], *, level: float = LEVEL
-) -> set[int]:
+def survivors(times: Sequence[Sequence[float]], prices: Sequence[float], *, level: float = LEVEL) -> set[int]:
     """Return which samples of times (s, at a price each) may still be the best; none where all is decided."""
     left: set[int] = set()
     for power in POWERS:

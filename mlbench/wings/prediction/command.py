@@ -221,16 +221,9 @@ def _table(headings: Sequence[str], rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def chart(
-    forecasts: Sequence[Forecast],
-    *,
-    fitted: Measurements,
-    held_out: Measurements | None,
-    asked: Sequence[str] = (),
+    forecasts: Sequence[Forecast], *, fitted: Measurements, held_out: Measurements, asked: str = ""
 ) -> Chart:
-    """Return the predicted time over workers with its 95 % band, and the measured runs.
-
-    held_out: those that were not fitted; None where it is predicted for something else, which `asked` says.
-    """
+    """Return the predicted time over workers with its band, and the measured runs unless another is `asked`."""
     workers, times = [row.workers for row in forecasts], [row.time_s for row in forecasts]
     values, texts = [time.value for time in times], _texts(workers, [time.value for time in times])
     traces = [Trace("predicted", workers, values, texts=texts, small=True)]
@@ -238,7 +231,7 @@ def chart(
         low, high = [time.low for time in times], [time.high for time in times]
         band = Trace("95 % of further runs", workers, values, "band", style=5, low=low, high=high)
         traces.insert(0, band)
-    shown = ((fitted, "measured"), (held_out, "measured, not fitted")) if held_out else ()
+    shown = () if asked else ((fitted, "measured"), (held_out, "measured, not fitted"))
     for several, label in shown:
         runs = [run for run in several.runs if run.reached]
         xs, ys = [run.workers for run in runs], [run.total_s for run in runs]
@@ -250,7 +243,7 @@ def chart(
     return Chart.of(
         "prediction",
         f"Predicted time to accuracy of {fitted.task}",
-        about=f"{about}; predicted for {' '.join(asked)}" if asked else about,
+        about=f"{about}; predicted for {asked}" if asked else about,
         x=Axis("workers", "log", tuple((float(k), f"{k:,}") for k in workers)),
         y=Axis("time to accuracy", "log", tuple((y, duration(y)) for y in ticks), limits),
         traces=traces,
@@ -461,22 +454,20 @@ def _predict(args: Args) -> int:
         "deadline": seconds("deadline", deadline) if deadline else None,
         "budget": _positive("budget", budget, "an amount of USD") if budget else None,
     }
-    ahead = first(fit, other, most=counts[-1], wanted=wanted)
     if settings["hardware"] == "all":
-        return _frontier(args, fit, counts, other, limits, [*filter(None, ahead)])
+        return _frontier(args, fit, counts, other, limits)
     forecasts = forecast.forecast(fit, counts, other)
     left_out, held_out = forecast.leave_one_out(fitted), forecast.held_out(fit, everything)
     old = forecast.old_price(other.hardware or fitted.hardware, date.today())
     answers = forecast.advise(forecasts, **limits, old=old)
     unseen = everything.only([k for k in everything.counts if k not in fitted.counts])
-    measured = unseen if other == AS_MEASURED else None
-    asked = [f"{name}={settings[name]}" for name in ELSEWHERE if settings[name]]
-    _draw(args, lambda: chart(forecasts, fitted=fitted, held_out=measured, asked=asked))
-    emulated, doubt, ends = ahead
+    asked = " ".join(f"{name}={settings[name]}" for name in ELSEWHERE if settings[name])
+    _draw(args, lambda: chart(forecasts, fitted=fitted, held_out=unseen, asked=asked))
+    emulated, doubt, ends = first(fit, other, most=counts[-1], wanted=wanted)
     rest = [*basis(fit), *assumptions(fit, other), *holdouts(left_out, held_out)]
     if args.json:
         plain = {"title": everything.title, "fitted_workers": fitted.counts}
-        plain["sentences"] = [*filter(None, ahead), *rest]
+        plain["sentences"] = [*filter(None, [emulated, doubt, ends]), *rest]
         return _print_json(
             plain, predictions=forecasts, leave_one_out=left_out, held_out=held_out, advice=answers
         )
@@ -490,20 +481,16 @@ def _predict(args: Args) -> int:
 
 
 def _frontier(
-    args: Args,
-    fit: Model,
-    counts: Sequence[int],
-    other: Target,
-    limits: dict[str, float | None],
-    ahead: Sequence[str],
+    args: Args, fit: Model, counts: Sequence[int], other: Target, limits: dict[str, float | None]
 ) -> int:
-    """Print cost against time over all profiles with a price; `ahead`: the sentences that come first."""
+    """Print cost against time over all profiles with a price."""
     offers, refused = forecast.frontier(fit, counts, other, date.today())
     if not offers:
         reasons = Counter(refused.values()).most_common(MOST_REASONS)
         why = "; ".join(f"{reason} ({counted(number, 'profile')})" for reason, number in reasons)
         raise UserError(f"hardware=all: no profile can be predicted: {why}", hint="measure on one of them")
     answers, runs = forecast.pick(offers, **limits), fit.measurements
+    ahead = [*filter(None, first(fit, other, most=0, wanted=0))]
     rest = [*basis(fit), *assumptions(fit, other)]
     about = f"{runs.title}, fitted at {_list(runs.counts)} workers; bars are 95 % intervals"
     title = f"Predicted cost and time to accuracy of {runs.task}"

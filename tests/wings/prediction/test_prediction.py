@@ -258,9 +258,11 @@ def test_what_is_said_of_links_is_what_is_computed() -> None:
 def test_a_picture_of_something_else_has_no_measured_runs_and_says_what_it_is_of() -> None:
     runs = World().measure(COUNTS)
     rows = forecast(model.fit(runs), [1, 2])
-    own = command.chart(rows, fitted=runs, held_out=runs.only([]))
+    own, other = (
+        command.chart(rows, fitted=runs, held_out=runs.only([]), asked=asked)
+        for asked in ("", "hardware=other")
+    )
     assert "measured" in [trace.label for trace in own.traces] and own.about.endswith("16 workers")
-    other = command.chart(rows, fitted=runs, held_out=None, asked=["hardware=other"])
     assert "measured" not in [trace.label for trace in other.traces]
     assert other.about.endswith("16 workers; predicted for hardware=other")
 
