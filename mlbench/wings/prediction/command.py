@@ -223,7 +223,7 @@ def _table(headings: Sequence[str], rows: Sequence[Mapping[str, str]]) -> str:
 def chart(
     forecasts: Sequence[Forecast], *, fitted: Measurements, held_out: Measurements, asked: str = ""
 ) -> Chart:
-    """Return the predicted time over workers with its band, and the measured runs unless another is `asked`."""
+    """Return the predicted time over workers with its band; the runs, too, unless others are `asked` for."""
     workers, times = [row.workers for row in forecasts], [row.time_s for row in forecasts]
     values, texts = [time.value for time in times], _texts(workers, [time.value for time in times])
     traces = [Trace("predicted", workers, values, texts=texts, small=True)]
