@@ -315,8 +315,10 @@ def basis(fit: Model) -> list[str]:
     if runs.startup_s is not None:
         sentences.append(f"Start-up comes on top: {duration(runs.startup_s)} (median).")
     if shown.has_spread:
-        noise = f"Residual noise: {percent(_sigma(shown.seconds))} of a run's seconds (df = {shown.dof}) and "
-        noise += f"{percent(_sigma(shown.epochs))} of its epochs (df = {shown.epochs_dof})."
+        noise = f"Residual noise: {percent(_sigma(shown.seconds))} of a run's seconds (df = {shown.dof})"
+        if shown.communication is not shown.seconds:
+            noise += f", {percent(_sigma(shown.communication))} of its communication"
+        noise += f" and {percent(_sigma(shown.epochs))} of its epochs (df = {shown.epochs_dof})."
     else:
         what = "epochs to the goal" if shown.dof else "seconds"
         noise = f"No intervals: the runs do not show the noise of the {what}. Repeat them."

@@ -14,7 +14,15 @@ from mlbench.config import compose
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Hardware
 from mlbench.record import cost, format
-from mlbench.wings.prediction.model import AS_MEASURED, Array, Measurements, Model, Target, fit
+from mlbench.wings.prediction.model import (
+    AS_MEASURED,
+    Array,
+    Measurements,
+    Model,
+    Target,
+    fit,
+    tier_runs,
+)
 from mlbench.wings.prediction.processors import profile, transfer
 
 DRAWS = 1000  # refits; the ends of a 95 % interval then move by about 3 % between seeds
@@ -64,9 +72,10 @@ class Forecast:
 
 
 class Noise(NamedTuple):
-    """Relative residuals of the runs' seconds and epochs, scaled for few runs."""
+    """Relative residuals of the runs, scaled for few runs; seconds and communication are of a run each."""
 
-    seconds: Array
+    seconds: Array  # of the parts but communication
+    communication: Array
     epochs: Array
     dof: int
     epochs_dof: int
@@ -94,6 +103,7 @@ class Resample(NamedTuple):
     student: float  # a quantile of Student's t for another processor, else 0
     drift: float  # of a standard normal distribution: how far the model is off beyond the measured counts
     chance: Array  # logarithm of what one further run is off the mean of many
+    communication: Array  # logarithm of what its communication is off beside that
 
 
 def forecast(model: Model, workers: Sequence[int], target: Target = AS_MEASURED) -> list[Forecast]:
@@ -144,16 +154,35 @@ def noise(model: Model) -> Noise:
     """Return what the runs show of their noise.
 
     A run's residual is the mean of its parts', weighted by their time: a slow run is slow in all of them.
+    Communication, which others on the network slow down as well, has its own.
     """
     runs, epochs = model.measurements.runs, model.parts["epochs"]
     timed = [(part, name) for name, part in model.parts.items() if name != "epochs" and part.dof]
     weights = np.array([sum(getattr(run, f"{name}_s") for run in runs) for _, name in timed])
     if not weights.sum():
-        return Noise(np.zeros(0), epochs.spread(epochs.dof), 0, epochs.dof)
+        return Noise(np.zeros(0), np.zeros(0), epochs.spread(epochs.dof), 0, epochs.dof)
     weights /= weights.sum()
     dof = max(1, round(sum(w * part.dof for w, (part, _) in zip(weights, timed, strict=True))))
     seconds = sum(w * part.spread(dof) for w, (part, _) in zip(weights, timed, strict=True))
-    return Noise(np.asarray(seconds), epochs.spread(epochs.dof), dof, epochs.dof)
+    seconds = np.asarray(seconds)
+    return Noise(seconds, _of_communication(model, seconds), epochs.spread(epochs.dof), dof, epochs.dof)
+
+
+def _of_communication(model: Model, otherwise: Array) -> Array:
+    """Return a residual of each run's communication; for a run that tells none that of another run.
+
+    - otherwise: what is returned where no run tells one.
+    """
+    known = np.full(len(otherwise), np.nan)
+    for tier, mask in tier_runs(model.measurements).items():
+        forms = [form.spread(form.dof) for form in model.allreduce.get(tier, {}).values() if form.dof]
+        if forms:
+            known[mask] = np.mean(forms, axis=0)
+    unknown = np.isnan(known)
+    if unknown.all():
+        return otherwise
+    known[unknown] = np.resize(known[~unknown], unknown.sum())
+    return known
 
 
 def leave_one_out(measurements: Measurements) -> list[HoldoutError]:
@@ -221,10 +250,12 @@ def resamples(model: Model, elsewhere: bool) -> list[Resample]:
     draws = []
     for student in students:
         forms = {tier: str(rng.choice(list(several))) for tier, several in model.allreduce.items()}
-        again = model.refitted(_draw(shown.seconds, len(runs), rng), _draw(shown.epochs, reached, rng), forms)
+        of_runs = _draw_runs(shown, len(runs), rng)
+        again = model.refitted(*of_runs, _draw(shown.epochs, reached, rng), forms)
         drift = rng.standard_normal()
-        chance = _draw(shown.seconds, 1, rng) + _draw(shown.epochs, 1, rng)
-        draws.append(Resample(again, student, drift, chance + granularity * (rng.random() - 0.5)))
+        seconds, communication = _draw_runs(shown, 1, rng)
+        chance = seconds + _draw(shown.epochs, 1, rng) + granularity * (rng.random() - 0.5)
+        draws.append(Resample(again, student, drift, chance, communication - seconds))
     return draws
 
 
@@ -241,9 +272,19 @@ def _drawn(counts: Array, target: Target, model: Model) -> tuple[Array, Array]:
     one_run, means = np.zeros((len(draws), len(counts))), np.zeros((len(draws), len(counts)))
     for i, (draw, error) in enumerate(zip(draws, errors, strict=True)):
         speed = np.array([[math.exp(-error)], [1.0]])
-        off = np.exp(drift * draw.drift) * draw.model.predict(counts, target, speed=speed).time
-        means[i], one_run[i] = off[0], off[1] * math.exp(error) * np.exp(draw.chance)
+        expected = draw.model.predict(counts, target, speed=speed)
+        further = expected.time + expected.communication * np.expm1(draw.communication)
+        beyond = np.exp(drift * draw.drift)
+        means[i] = beyond * expected.time[0]
+        one_run[i] = beyond * further[1] * math.exp(error) * np.exp(draw.chance)
     return one_run, means
+
+
+def _draw_runs(shown: Noise, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Return both residuals of runs that are drawn with replacement, either sign alike likely."""
+    drawn = rng.integers(len(shown.seconds), size=size)
+    signs = rng.choice((-1.0, 1.0), size)
+    return shown.seconds[drawn] * signs, shown.communication[drawn] * signs
 
 
 def _draw(residuals: Array, size: int, rng: np.random.Generator) -> Array:

@@ -428,6 +428,7 @@ class Times:
     epochs: Array
     step: Array  # s
     exposed: Array  # s of communication a step
+    communication: Array  # s of it up to the goal
 
 
 @dataclass(frozen=True, eq=False)
@@ -463,14 +464,16 @@ class Model:
         step = sum((values[name] for name in STEP), exposed)
         steps = self.epoch_samples / (self.batch * (workers if runs.grows else 1.0))
         time = values["epochs"] * (steps * step + values["outside"])
-        return Times(time, values["epochs"], step, exposed)
+        return Times(time, values["epochs"], step, exposed, values["epochs"] * steps * exposed)
 
-    def refitted(self, noise: Array, epoch_noise: Array, forms: Mapping[str, str]) -> "Model":
+    def refitted(
+        self, seconds: Array, communication: Array, epochs: Array, forms: Mapping[str, str]
+    ) -> "Model":
         """Return the model of runs as fitted times exp(noise), with one form of all-reduce a tier."""
-        noises, measured = {"epochs": epoch_noise}, tier_runs(self.measurements)
-        parts = {name: part.refitted(noises.get(name, noise)) for name, part in self.parts.items()}
+        noises, measured = {"epochs": epochs}, tier_runs(self.measurements)
+        parts = {name: part.refitted(noises.get(name, seconds)) for name, part in self.parts.items()}
         allreduce = {
-            tier: {form: self.allreduce[tier][form].refitted(noise[measured[tier]])}
+            tier: {form: self.allreduce[tier][form].refitted(communication[measured[tier]])}
             for tier, form in forms.items()
         }
         return replace(self, parts=parts, allreduce=allreduce)

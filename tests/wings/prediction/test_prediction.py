@@ -111,7 +111,13 @@ def test_no_more_hides_than_compute_was_seen_to_hide() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "world", [World(), World(tree=True), World(grows=True, batch=32, epochs=(6.0, 1e-3))]
+    "world",
+    [
+        World(),
+        World(tree=True),
+        World(grows=True, batch=32, epochs=(6.0, 1e-3)),
+        World(scatter=0.3, volume=0.6),
+    ],
 )
 def test_at_least_95_percent_of_further_runs_lie_in_the_interval(world: World) -> None:
     tries, inside, ratios = 25, 0, 0
@@ -140,6 +146,22 @@ def test_an_interval_is_not_just_wide() -> None:
     ]
     assert 1.05 < width[0] < 1.2 < width[1]
     assert (near.extrapolated, far.extrapolated) == (False, True)
+
+
+def test_what_scatters_in_communication_alone_is_in_the_interval() -> None:
+    """A network that others use; it takes 90 % of a step of 4 workers, and nothing of one worker's."""
+
+    def width(workers: int, scatter: float) -> float:
+        world = World(scatter=scatter, volume=0.6)
+        fit = model.fit(world.measure((1, 2, 4), repeats=3, noise=0.01, luck=0.01))
+        time = forecast(fit, [workers])[0].time_s
+        assert time.low and time.high
+        return time.high / time.low
+
+    assert width(4, scatter=0.3) > 1.5 > 1.2 > width(4, scatter=0.0)
+    assert width(1, scatter=0.3) < 1.2
+    said = command.basis(model.fit(World(scatter=0.3).measure(COUNTS, repeats=3, noise=0.01, luck=0.01)))
+    assert any("of its communication and" in sentence for sentence in said)
 
 
 def test_more_noise_and_fewer_runs_make_wider_intervals() -> None:

@@ -39,6 +39,7 @@ class World:
     volume: float = 0.06  # s to send all gradients once
     tree: bool = False
     hidden: float = 0.0  # share of communication overlapped
+    scatter: float = 0.0  # relative noise of communication alone
     outside: tuple[float, float] = (0.2, 1.5)  # s an epoch: fixed, shared out
     epochs: tuple[float, float] = (6.0, 0.0)  # to the goal: fixed, a sample of global batch
 
@@ -56,6 +57,9 @@ class World:
         steps = epochs * self.epoch_samples / batch
         share = batch / k
         seconds = float(slow) * steps
+        sent = seconds * self.all_reduce(k)
+        if rng and self.scatter:
+            sent *= float(np.exp(self.scatter * rng.standard_normal()))
         return RunTimings(
             workers=k,
             reached=True,
@@ -66,8 +70,8 @@ class World:
             compute_s=seconds * (self.fixed + self.a_sample * share),
             optimizer_s=seconds * self.optimizer,
             data_wait_s=seconds * self.data_wait * share,
-            communication_s=seconds * self.all_reduce(k) * (1 - self.hidden),
-            overlapped_s=seconds * self.all_reduce(k) * self.hidden,
+            communication_s=sent * (1 - self.hidden),
+            overlapped_s=sent * self.hidden,
             outside_s=float(slow) * epochs * (self.outside[0] + self.outside[1] / k),
             startup_s=12.0,
         )
