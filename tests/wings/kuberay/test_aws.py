@@ -61,7 +61,7 @@ def cloud(server: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Aws:
     )
     applied.chmod(0o755)
     killing_tools.write(tools, "kubectl", ("apply",), tool=str(applied))
-    killing_tools.write(tools, "helm", ("upgrade",), tool=f"echo >> {tmp_path}/helm.log")
+    killing_tools.write(tools, "helm", ("install",), tool=f"echo >> {tmp_path}/helm.log")
     rc = tmp_path / "terraform.rc"
     rc.write_text(f'provider_installation {{\n  filesystem_mirror {{\n    path = "{MIRROR}"\n  }}\n}}\n')
     own = {

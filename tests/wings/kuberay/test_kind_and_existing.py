@@ -22,13 +22,16 @@ KIND = """case "$1 $2" in
 esac"""
 KUBECTL = """case "$*" in
 *"get crd"*) test -e {here}/crd && echo crd/rayjobs.ray.io;;
-*"wait deployment"*"kuberay-operator,kuberay"*) test -e {here}/operator || test -s {here}/release;;
+*"wait deployment"*"kuberay-operator,kuberay"*) test ! -e {here}/silent || exit 1
+  test -e {here}/operator || test -s {here}/release;;
 *"get nodes"*) grep -o '"mlbench-id": "[0-9a-f]*"' {here}/config.json | head -1 | grep -q "$(echo "$*" \
 | sed 's/.*mlbench-id=//')" && echo node/lab || true;;
 esac"""
 HELM = """echo "$*" >> {here}/helm.log
 case "$1" in
-upgrade) touch {here}/crd; echo "$*" | sed 's/.*mlbench-id=//' > {here}/release;;
+install) if test -s {here}/release; then
+  echo 'Error: INSTALLATION FAILED: cannot re-use a name that is still in use' >&2; exit 1; fi
+  touch {here}/crd; echo "$*" | sed 's/.*mlbench-id=//' > {here}/release;;
 list) if test -s {here}/release && test "$(cat {here}/release)" = "$(echo "$*" | sed 's/.*mlbench-id=//')"
   then echo '[{{"name": "kuberay-operator", "namespace": "kuberay-system"}}]'; else echo '[]'; fi;;
 uninstall) : > {here}/release;;
@@ -82,7 +85,7 @@ def test_ctrl_c_takes_back_what_was_made(here: Path) -> None:
 def test_the_reason_of_a_step_that_fails_is_the_tool_s_own(here: Path) -> None:
     """Terraform quotes its source after it."""
     (here / "tools" / "helm").write_text(
-        "#!/bin/sh\ntest $1 != upgrade || printf '╷\\n│ Error: creating EKS Node Group: "
+        "#!/bin/sh\ntest $1 != install || printf '╷\\n│ Error: creating EKS Node Group: "
         "InsufficientInstanceCapacity\\n│ \\n│   on main.tf line 186:\\n│  186: \\n╵\\n' >&2\nexit 1\n"
     )
     with pytest.raises(
@@ -119,7 +122,31 @@ def test_an_operator_of_ours_is_taken_away(here: Path) -> None:
     assert lifecycle.reap(print, now=journal.load("lab").spec.expires + 1) == []  # nobody pays for it
     lifecycle.down("lab", print)
     commands = [line.split()[0] for line in (here / "helm.log").read_text().splitlines()]
-    assert commands == ["upgrade", "list", "uninstall", "list"]
+    assert commands == ["install", "list", "uninstall", "list"]
     assert (here / "crd").exists()  # helm leaves it, and an operator it is not
     up("existing", context="lab")
-    assert (here / "helm.log").read_text().splitlines()[-1].startswith("upgrade")
+    assert (here / "helm.log").read_text().splitlines()[-1].startswith("install")
+
+
+def test_an_operator_that_does_not_answer_now_is_neither_reset_nor_taken_away(here: Path) -> None:
+    """Its name is in use in the namespace where ours would be."""
+    (here / "release").write_text("of somebody else\n")
+    (here / "silent").touch()
+    with pytest.raises(UserError, match="cannot re-use a name that is still in use"):
+        up("existing", context="lab")
+    assert journal.load("lab").state == "gone"
+    assert (here / "release").read_text() == "of somebody else\n"
+
+
+def test_a_deletion_that_stops_halfway_goes_on_with_the_same_command(here: Path) -> None:
+    """As where the cloud's credentials expire meanwhile."""
+    up("kind")
+    tool = here / "tools" / "kind"
+    text = tool.read_text().replace(") : > ", f") touch {here}/expired; : > ")
+    tool.write_text(text.replace(") cat /", f") test ! -e {here}/expired || exit 1; cat /"))
+    with pytest.raises(UserError, match="kind cannot say what exists") as stopped:
+        lifecycle.down("lab", print)
+    assert (here / "clusters").read_text() == "" and "nothing was deleted" not in stopped.value.hint
+    (here / "expired").unlink()
+    lifecycle.down("lab", print)
+    assert journal.load("lab").state == "gone"

@@ -37,8 +37,9 @@ def device_plugin(context: str) -> list[ProvisioningStep]:
 
 
 def _install(context: str, chart: str, repository: str, version: str, namespace: str) -> tuple[str, ...]:
+    # `upgrade --install` would reset a release whose operator does not answer now, and `down` take it away.
     return (
-        "helm", "upgrade", "--install", chart, chart, "--repo", repository, "--version", version,
+        "helm", "install", chart, chart, "--repo", repository, "--version", version,
         "--kube-context", context, "--namespace", namespace, "--create-namespace", "--wait",
         "--timeout", WAIT,
     )  # fmt: skip
@@ -68,6 +69,6 @@ def answer(run: Run, argv: Sequence[str]) -> str:
     if done.returncode:
         raise UserError(
             f"{argv[0]} cannot say what exists: {done.stderr.strip()[-300:]}",
-            hint="nothing was deleted by this command; the journal is kept, so try again",
+            hint="mend that and give the command again: what is left is looked for anew",
         )
     return done.stdout
