@@ -1,5 +1,6 @@
 """Official data in a cluster: whether its claim fits the run, and the Job that fills a claim or a bucket."""
 
+import hashlib
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -81,8 +82,10 @@ def job(experiment: Experiment, overrides: Sequence[str]) -> Object:
         spec["volumes"][-1] = {"name": "data"} | pods.claim(config.data_claim)
     spec["restartPolicy"] = "Never"
     slug = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
+    # A Job that has ended is kept for a while: of another place, it would be taken for this one's.
+    place = hashlib.sha256(f"{config.data_claim or config.data_bucket}".encode()).hexdigest()[:6]
     return pods.resource(
-        config, "batch/v1", "Job", f"mlbench-data-{slug}",
+        config, "batch/v1", "Job", f"mlbench-data-{slug}-{place}",
         spec={"backoffLimit": 0, "ttlSecondsAfterFinished": KEEP_S,
               "template": pods.with_head_pod(config, template)},
     )  # fmt: skip

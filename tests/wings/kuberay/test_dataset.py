@@ -23,6 +23,7 @@ WORDS = (
     *("task=resnet20", "scale=official", "workers=2", "hardware=gcp_n1_standard_4", "cluster=kuberay", IMAGE),
     "cluster.data_claim=datasets",
 )
+JOB = "mlbench-data-cifar10-714284"  # the data set, and by a hash where it goes
 
 
 @pytest.fixture
@@ -70,8 +71,8 @@ def end_job(cluster: FakeCluster, outcome: str, **pod: Any) -> threading.Thread:
     """Let the Job begin, and end in a pod of this status."""
 
     def play() -> None:
-        until(lambda: ("jobs", "mlbench-data-cifar10") in cluster.objects)
-        job = cluster.item("jobs", "mlbench-data-cifar10")
+        until(lambda: ("jobs", JOB) in cluster.objects)
+        job = cluster.item("jobs", JOB)
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"]}
         metadata = {
             "name": "prepare-x",
@@ -96,7 +97,7 @@ def test_data_are_prepared_by_a_job_that_goes_when_it_has_ended(cluster: FakeClu
     dataset.prepare(compose(WORDS), WORDS, reported.append)
     player.join()
     assert reported[-1] == "cifar10 of the claim datasets: prepared"
-    assert "logs -f job/mlbench-data-cifar10" in reported[0]
+    assert f"logs -f job/{JOB}" in reported[0]
     assert cluster.names("jobs") == cluster.names("pods") == []
 
     ended = {"name": "prepare-data", "state": {"terminated": {"exitCode": 2}}}
@@ -105,6 +106,16 @@ def test_data_are_prepared_by_a_job_that_goes_when_it_has_ended(cluster: FakeClu
         dataset.prepare(compose(WORDS), WORDS, reported.append)
     player.join()
     assert cluster.names("jobs") == []
+
+
+def test_the_job_of_one_place_is_not_taken_for_another_s() -> None:
+    """One that was left to itself has filled its own claim alone, and is kept for an hour."""
+    bucket = "cluster.data_bucket=gs://lab/mlbench"
+    places = [(*WORDS[:-1], place) for place in (WORDS[-1], "cluster.data_claim=other", bucket)]
+    names = [dataset.job(compose(words), words)["metadata"]["name"] for words in places]
+    assert names[0] == JOB and len({*names}) == 3
+    more = tuple(word.replace("workers=2", "workers=4") for word in WORDS)  # it fills the same place
+    assert dataset.job(compose(more), more)["metadata"]["name"] == JOB
 
 
 def test_the_job_writes_to_the_claim_what_the_workers_read_from_it() -> None:
