@@ -47,7 +47,8 @@ def create_owned(api: Kubernetes, items: Sequence[Object]) -> Object:
             create(api, item | {"metadata": item["metadata"] | {"ownerReferences": [reference]}})
     except BaseException:
         metadata = last["metadata"]
-        api.delete(path(last["apiVersion"], last["kind"], metadata["namespace"], metadata["name"]))
+        endpoint = path(last["apiVersion"], last["kind"], metadata["namespace"], metadata["name"])
+        patiently(lambda: api.delete(endpoint))
         raise
     return owner
 
@@ -60,7 +61,8 @@ def create(api: Kubernetes, item: Object) -> Object:
     except ApiError as error:
         if error.status != 409:
             raise
-        return api.get(path(item["apiVersion"], item["kind"], metadata.get("namespace"), metadata["name"]))
+        endpoint = path(item["apiVersion"], item["kind"], metadata.get("namespace"), metadata["name"])
+        return patiently(lambda: api.get(endpoint))
 
 
 def delete(api: Kubernetes, endpoint: str) -> None:

@@ -131,4 +131,4 @@ def _hint(error: ApiError) -> str:
         401: "the credentials of your kubeconfig are not accepted: log in again",
         403: "ask an administrator to bind you to the Role mlbench-submitter: --cfg manifest shows it",
         **dict.fromkeys((400, 422), "--cfg manifest shows the object"),
-    }.get(error.status, "kubectl get rayjobs shows whether the cluster answers you")
+    }.get(error.status, "kubectl get rayjobs shows whether the cluster answers, or has made the run")

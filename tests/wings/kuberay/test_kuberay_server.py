@@ -9,6 +9,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -267,3 +268,41 @@ def test_bookmarks_keep_the_version_of_a_quiet_watch_young(
     later.join()
     api.delete(path("networking.k8s.io/v1", "NetworkPolicy", "default", f"other-{namespace}"))
     assert int(watching.since[-1]) > int(watching.since[0])
+
+
+def test_a_run_without_its_policy_is_deleted_by_a_busy_server_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it trains, and is billed, where the command has said that it cannot be submitted."""
+    monkeypatch.setattr(created, "time", SimpleNamespace(sleep=lambda _: None))
+    deletions: list[str] = []
+
+    def create(item: Any) -> Any:
+        if item["kind"] == "NetworkPolicy":
+            raise ApiError(403, "no right to make policies")
+        return item | {"metadata": item["metadata"] | {"uid": "1"}}
+
+    def delete(endpoint: str) -> bool:
+        deletions.append(endpoint)
+        if len(deletions) == 1:
+            raise ApiError(429, "too many requests")
+        return True
+
+    *_, policy, item = objects(CPU)
+    api: Any = SimpleNamespace(create=create, delete=delete)
+    with pytest.raises(ApiError, match="no right to make policies"):
+        created.create_owned(api, [policy, item])
+    assert deletions == 2 * [path("ray.io/v1", "RayJob", "mlbench", "mlb-run")]
+
+
+def test_a_run_that_a_request_without_an_answer_has_created_is_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(created, "time", SimpleNamespace(sleep=lambda _: None))
+    refusals = [ApiError(0, "no answer"), ApiError(409, "it is there"), ApiError(503, "busy")]
+
+    def answer(_: Any) -> Any:
+        if refusals:
+            raise refusals.pop(0)
+        return {"kind": "RayJob"}
+
+    api: Any = SimpleNamespace(create=answer, get=answer)
+    assert created.create(api, objects(CPU)[-1]) == {"kind": "RayJob"}
