@@ -1,6 +1,7 @@
 """What a cluster would be and cost, without a cloud, its tools or credentials."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from mlbench.config.errors import UserError
 from mlbench.config.experiment import Price
 from mlbench.record.overhead import hourly
 from mlbench.wings.kuberay import rayjob
-from mlbench.wings.kuberay.provisioning import aws, plan
+from mlbench.wings.kuberay.provisioning import aws, gke, plan
 
 IDLE = {"ray", "torch", "mlflow", "kubernetes", "numpy", "scipy", "pyarrow", "psutil", "rich"}
 EMPTY = {name: "" for name in ("hardware", "spot", "hours", "max_usd", "name", "project", "place")} | {
@@ -166,6 +167,36 @@ def test_what_the_tests_say_of_the_chart_is_what_helm_renders() -> None:
         and document["kind"] == "DaemonSet"
     )
     assert {name: pods[name] for name in device_plugin.CHART} == device_plugin.CHART
+
+
+@pytest.mark.parametrize("zone", ["use1-az3", "usw1-az2", "cac1-az3"])
+def test_no_subnet_is_put_where_eks_makes_no_cluster(
+    zone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An account may call such a zone us-east-1a, and is then refused once the network stands."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    spec = parse("aws")
+    aws.prepare(spec)
+    module = next(tmp_path.rglob("main.tf")).read_text()
+    zones = re.search(r'data "aws_availability_zones" "up" {[^}]*exclude_zone_ids = (\[.*\])', module)
+    assert zones and zone in zones[1]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Operation operation-1596064640049-1b03e177 is currently upgrading cluster lab. Please wait and try "
+        "again once it is done.",
+        "Operation operation-1533161820212-e0451fc6 is currently creating a node pool for cluster lab. "
+        "Please wait and try again once it is done.",
+        "Cluster is running incompatible operation operation-1718024305921-fd4f65ea.",
+        "Cluster is currently being created, deleted, updated or repaired and cannot be updated.",
+    ],
+)
+def test_what_gke_answers_while_it_is_busy_is_waited_for(answer: str) -> None:
+    """hashicorp/terraform-provider-google 3650 and 7638, prometheus/test-infra 84, rancher/gke-operator 509."""
+    (step,) = (step for step in gke.create(parse("gke", project="demo")) if step.patience)
+    assert any(phrase in answer for phrase in step.patience)
 
 
 def test_a_larger_disk_costs_more_and_a_disk_without_a_price_is_refused() -> None:

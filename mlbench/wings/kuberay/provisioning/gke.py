@@ -17,7 +17,10 @@ from mlbench.wings.kuberay.provisioning.spec import HOUR, ClusterSpec, Provision
 SUBNET = "10.64.0.0/20"  # nodes; a network of its own, so it meets no other range
 POOL = "workers"
 # What GKE answers while it still creates, resizes or repairs the cluster.
-BUSY = ("incompatible operation", "is currently being", "is not ready", "resourceInUseByAnotherResource")
+BUSY = (
+    *("incompatible operation", "is currently being", "try again once it is done", "is not ready"),
+    "resourceInUseByAnotherResource",
+)
 
 
 def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:

@@ -31,7 +31,8 @@ provider "aws" {
 }
 
 data "aws_availability_zones" "up" {
-  state = "available"
+  state            = "available"
+  exclude_zone_ids = ["use1-az3", "usw1-az2", "cac1-az3"] # EKS takes no subnet there (its guide)
   filter {
     name   = "opt-in-status"
     values = ["opt-in-not-required"] # no Local Zone
