@@ -1,7 +1,7 @@
 """The links of emulated hosts by the kernel: veth pairs, bridges, and the queueing discipline netem.
 
 netem(8) of iproute2 gives what leaves an interface a bandwidth, a delay, jitter and loss; not every kernel
-has it. Half of a path's delay and half of its jitter are on the cable up, the others on the cable down.
+has it. A path's delay, jitter and losses are on its first cable: two uniform jitters have no uniform sum.
 """
 
 import subprocess
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from mlbench.config.network import Network
 from mlbench.wings.emulation.namespace import Namespace
-from mlbench.wings.emulation.packets import MTU
+from mlbench.wings.emulation.packets import ETHERNET_HEADER, MTU
 from mlbench.wings.emulation.topology import Path, rack_of
 
 
@@ -51,19 +51,20 @@ def commands(
         yield None, f"ip link add host{host} type veth peer name {interface} netns {namespace.path}"
         yield None, f"ip link set host{host} master rack{rack} up"
         yield namespace, f"ip addr add {addresses[host]}/24 dev {interface}"
-        yield namespace, f"ip link set dev {interface} up"
+        # netem drops what it is given, which of TCP is up to 64 KiB: with losses, one packet each.
+        single = " gso_max_segs 1" if network.loss_percent else ""
+        yield namespace, f"ip link set dev {interface}{single} up"
         up, down = rates[f"host {host} up"], rates[f"host {host} down"]
-        yield namespace, _netem(network, interface, up, network.delay_ms / 2, host=True)
+        yield namespace, _netem(network, interface, up, network.delay_ms, path=True)
         # What leaves a switch's port goes down to the host.
-        yield None, _netem(network, f"host{host}", down, network.delay_ms / 2, host=True)
+        yield None, _netem(network, f"host{host}", down, 0.0)
 
 
-def _netem(network: Network, interface: str, mbit_s: float, delay_ms: float, *, host: bool = False) -> str:
-    jitter_ms = network.jitter_ms / 2 if host else 0.0
-    # Half of the packets' losses on either of the two cables.
-    loss = 100 * (1 - (1 - network.loss_percent / 100) ** 0.5) if host else 0.0
+def _netem(network: Network, interface: str, mbit_s: float, delay_ms: float, *, path: bool = False) -> str:
+    jitter_ms, loss = (network.jitter_ms, network.loss_percent) if path else (0.0, 0.0)
     seconds = (network.queue_ms + delay_ms + jitter_ms) / 1e3
     limit = max(100, round(mbit_s * 1e6 / 8 / MTU * seconds))
-    command = f"tc qdisc add dev {interface} root netem rate {mbit_s * 1e6:.0f}bit limit {limit}"
+    rate = mbit_s * 1e6 * (1 + ETHERNET_HEADER / MTU)
+    command = f"tc qdisc add dev {interface} root netem rate {rate:.0f}bit limit {limit}"
     command += f" delay {delay_ms * 1e3:.0f}us" + (f" {jitter_ms * 1e3:.0f}us" if jitter_ms else "")
     return command + (f" loss {loss:.6f}%" if loss else "")

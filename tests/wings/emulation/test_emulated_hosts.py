@@ -60,7 +60,10 @@ def test_there_are_as_many_racks_as_the_profile_says(racks: int, racks_of_hosts:
 
 
 def test_the_kernel_s_cables_add_up_to_the_profile() -> None:
-    """netem(8): `delay TIME JITTER`, `loss PERCENT` and `rate BITS` are of what leaves one interface."""
+    """netem(8): `delay TIME JITTER`, `loss PERCENT` and `rate BITS` are of what leaves one interface.
+
+    A rate counts Ethernet's 14 bytes before a packet, too. A jitter is uniform if it is on one cable alone.
+    """
     overrides = (
         "bandwidth_mbit_s=80",
         "bandwidth_down_mbit_s=40",
@@ -76,11 +79,25 @@ def test_the_kernel_s_cables_add_up_to_the_profile() -> None:
     netem = [(host and host.hostname, line.split()) for host, line in lines if "netem" in line]
     by_cable = {(host, command[command.index("dev") + 1]): " ".join(command) for host, command in netem}
     path = [by_cable[cable] for cable in (("host0", "link"), (None, "up0"), (None, "down1"), (None, "host1"))]
-    assert [int(number(line, r"rate (\d+)bit")) for line in path] == [80e6, 60e6, 60e6, 40e6]
+    rates = [number(line, r"rate (\d+)bit") * 1500 / 1514 for line in path]
+    assert rates == pytest.approx([80e6, 60e6, 60e6, 40e6], abs=1)
     assert sum(number(line, r"delay (\d+)us") for line in path) == 5000 + 3000
-    assert sum(number(line, r"delay \d+us (\d+)us") for line in path) == 1000
+    assert sorted(number(line, r"delay \d+us (\d+)us") for line in path) == [0, 0, 0, 1000]
     arrived = math.prod(1 - number(line, r"loss ([\d.]+)%") / 100 for line in path)
     assert arrived == pytest.approx(0.95, abs=1e-6)
+
+
+@pytest.mark.parametrize(("loss_percent", "single"), [(0, False), (0.01, True)])
+def test_the_kernel_loses_single_packets_and_not_all_that_tcp_hands_it_at_once(
+    loss_percent: float, single: bool
+) -> None:
+    """ip-link(8), `gso_max_segs`: TCP makes packets of the MTU; else netem drops up to 44 of them as one."""
+    network = emulated(f"loss_percent={loss_percent}").network
+    hosts = [Namespace(f"host{number}", 0, 0) for number in range(2)]
+    paths, addresses = list(topology.paths(network, 2)), ["198.19.0.10", "198.19.0.11"]
+    lines = [line for host, line in kernel.commands(network, paths, hosts, addresses, "link") if host]
+    up = [line for line in lines if line.startswith("ip link set dev link") and line.endswith(" up")]
+    assert ["gso_max_segs 1 " in line for line in up] == [single, single]
 
 
 @pytest.mark.parametrize("name", ["cpus", "slow_cpus"])

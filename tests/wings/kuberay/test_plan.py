@@ -194,7 +194,7 @@ def test_no_subnet_is_put_where_eks_makes_no_cluster(
     ],
 )
 def test_what_gke_answers_while_it_is_busy_is_waited_for(answer: str) -> None:
-    """hashicorp/terraform-provider-google 3650 and 7638, prometheus/test-infra 84, rancher/gke-operator 509."""
+    """hashicorp/terraform-provider-google 3650, 7638, prometheus/test-infra 84, rancher/gke-operator 509."""
     (step,) = (step for step in gke.create(parse("gke", project="demo")) if step.patience)
     assert any(phrase in answer for phrase in step.patience)
 
