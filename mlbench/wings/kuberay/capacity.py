@@ -65,7 +65,9 @@ def _require_nodes(
         for have in labelled
         if all(quantity(have.get(name, "0")) >= quantity(value) for name, value in request.items())
     ]
-    if len(fitting) >= count or (cluster_config(experiment).autoscaling and (fitting or not labelled)):
+    # A node that was added a moment ago does not say its GPUs before their driver is there.
+    whole = [have for have in labelled if request.keys() <= have.keys()]
+    if len(fitting) >= count or (cluster_config(experiment).autoscaling and (fitting or not whole)):
         return
     best = {name: max((quantity(have.get(name, "0")) for have in labelled), default=0.0) for name in request}
     most = ", ".join(f"{name}={_amount(name, value)}" for name, value in best.items())

@@ -148,3 +148,24 @@ def test_a_quota_of_other_pods_refuses_no_run(spec: dict[str, Any], counts: bool
         return
     with pytest.raises(UserError, match="the quota few leaves 1 pods, workers=2 needs 4"):
         capacity.require_room(client, experiment)
+
+
+@pytest.mark.parametrize(("gpus", "refused"), [({}, False), ({"nvidia.com/gpu": "0"}, True)])
+def test_a_node_that_was_just_added_refuses_no_run(gpus: dict[str, str], refused: bool) -> None:
+    """As of a run that was interrupted while its nodes came: their GPUs are told once the driver is there."""
+
+    def node(role: str, **have: str) -> dict[str, Any]:
+        allocatable = {"cpu": "3920m", "memory": "13Gi", "pods": "110"} | have
+        return {"metadata": {"labels": {"mlbench/role": role}}, "status": {"allocatable": allocatable}}
+
+    def get(path: str) -> dict[str, Any]:
+        return {"items": [node("system"), node("worker", **gpus)] if path.endswith("nodes") else []}
+
+    words = ["task=gnmt", "workers=2", "hardware=gcp_n1_t4", "backend=nccl", "cluster=kuberay", IMAGE]
+    experiment = compose([*words, "cluster.autoscaling=true"])
+    client: Any = SimpleNamespace(get=get)
+    if not refused:
+        capacity.require_room(client, experiment)
+        return
+    with pytest.raises(UserError, match="0 of these are large enough"):
+        capacity.require_room(client, experiment)
