@@ -25,14 +25,15 @@ POLL_S = 2.0  # s between two looks whether the workers are there
 def ensure(api: Kubernetes, experiment: Experiment) -> tuple[str, str]:
     """Return the name of the RayJob that owns the Ray cluster, and of its RayCluster with enough workers.
 
-    A Ray cluster of another shape is deleted first: it would cost money while nothing runs there. Raises
-    UserError where the workers do not come within `cluster.provision_s`.
+    A Ray cluster of another shape is deleted first: it would cost money while nothing runs there. One that is
+    being deleted is waited for. Raises UserError where the workers do not come within `cluster.provision_s`,
+    and SubmissionLost where a deletion lasts too long.
     """
     config = cluster_config(experiment)
     assert config.shared is not None
     owner = f"{config.shared}-{shape(experiment)}"
-    for name in owners(api, config):
-        if name != owner:
+    for name, ends in owners(api, config).items():
+        if name != owner or ends:
             delete(api, path("ray.io/v1", "RayJob", config.namespace, name))
     if owner not in owners(api, config):
         items = rayjob.shared_objects(experiment, name=owner, labels={SHARED: config.shared})
@@ -86,13 +87,13 @@ def shape(experiment: Experiment) -> str:
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:6]
 
 
-def owners(api: Kubernetes, config: Config) -> list[str]:
-    """Return the RayJobs that own the sweep's Ray clusters."""
+def owners(api: Kubernetes, config: Config) -> dict[str, bool]:
+    """Return the RayJobs that own the sweep's Ray clusters, and whether each is being deleted."""
     query = {"labelSelector": f"{SHARED}={config.shared}"}
     items: list[Object] = patiently(
         lambda: api.get(path("ray.io/v1", "RayJob", config.namespace), **query)["items"]
     )
-    return [item["metadata"]["name"] for item in items]
+    return {item["metadata"]["name"]: "deletionTimestamp" in item["metadata"] for item in items}
 
 
 def sweep_order(experiment: Experiment) -> tuple[str, int]:

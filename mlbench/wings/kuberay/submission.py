@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from mlbench.clusters.submission import SubmissionLost
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Cluster, Experiment
 from mlbench.wings.kuberay import diagnosis, rayjob, shared
@@ -35,6 +36,8 @@ def submit(experiment: Experiment, overrides: Sequence[str], *, seed: int) -> "R
         job = create_owned(api, own)
     except ApiError as error:
         raise UserError(f"the run cannot be submitted: {error}", hint=_hint(error)) from error
+    except SubmissionLost as error:  # a Ray cluster that stays
+        raise UserError(f"the run cannot be submitted: {error}") from error
     return RayJobSubmission(api, experiment, job)
 
 

@@ -23,6 +23,7 @@ from mlbench.config.compose import compose
 from mlbench.launch import remote_run
 from mlbench.wings.kuberay import api as client
 from mlbench.wings.kuberay import objects as created
+from mlbench.wings.kuberay import shared
 from mlbench.wings.kuberay.api import ApiError, Kubernetes, path
 
 
@@ -306,3 +307,27 @@ def test_a_run_that_a_request_without_an_answer_has_created_is_followed(
 
     api: Any = SimpleNamespace(create=answer, get=answer)
     assert created.create(api, objects(CPU)[-1]) == {"kind": "RayJob"}
+
+
+def test_a_ray_cluster_that_is_being_deleted_is_not_taken_for_the_next_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by a sweep that ended a moment ago: its pods go within half a minute, of a lost node later."""
+    monkeypatch.setattr(created, "time", SimpleNamespace(sleep=lambda _: None))
+    overrides = (*CPU, "cluster.shared=mlb-sweep")
+    experiment = compose(overrides)
+    owner = f"mlb-sweep-{shared.shape(experiment)}"
+    looks, creations = [True, True, False], list[str]()  # whether it is still there
+
+    def get(_: str, **query: str) -> Any:
+        metadata = {"name": owner, "deletionTimestamp": "2026-11-26T16:00:00Z"}
+        return {"items": [{"metadata": metadata}] if looks else []}
+
+    def create(item: Any) -> Any:
+        creations.append(item["metadata"]["name"])
+        raise ApiError(403, "the test ends here")
+
+    api: Any = SimpleNamespace(get=get, create=create, delete=lambda _: looks.pop(0))
+    with pytest.raises(ApiError, match="the test ends here"):
+        shared.ensure(api, experiment)
+    assert looks == [] and creations == [owner]
