@@ -18,7 +18,10 @@ SUBNET = "10.64.0.0/20"  # nodes; a network of its own, so it meets no other ran
 POOL = "workers"
 # What GKE answers while it still creates, resizes or repairs the cluster.
 BUSY = (
-    *("incompatible operation", "is currently being", "try again once it is done", "is not ready"),
+    "incompatible operation",
+    "is currently being",
+    "try again once it is done",
+    "is not ready",
     "resourceInUseByAnotherResource",
 )
 
