@@ -13,7 +13,7 @@ import platform
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from functools import wraps
 from importlib.machinery import ModuleSpec
@@ -120,7 +120,6 @@ class Probe:
         self.watching = True  # until `finish`, or a failure
         self.failure: str | None = None  # why it no longer watches
         self.torch = torch
-        self._cuda = False
         self._begin_anew()
         self._modes: set[bool] = set()  # of modules with gradients: training or not
         self._backward = torch_private.backward(torch)
@@ -131,8 +130,6 @@ class Probe:
         self._untrained: WeakSet[Any] = WeakSet()  # of these, those that no forward pass has trained yet
         self._stepped: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # whether an optimizer steps it
         self._learning: list[tuple[int, dict[int, Any], list[int]]] = []  # until when, hooks, last gradient
-        self._reading_at = 0.0  # when they were read last
-        self.until = 0.0  # the moment up to which `take` has returned all steps
         self._graph: Any = None  # the CUDA graph of which a capture has begun last
         self._graphs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # rows of those with a whole step
         self._notes: set[str] = set()
@@ -140,10 +137,10 @@ class Probe:
         self.values: list[tuple[float, float]] = []  # moments and values of that metric
 
     def fail(self, error: Exception) -> None:
-        """End the watching, and keep why; before the first step there is no record that could say it."""
+        """End the watching, and keep why; before the first steps are taken no record could say it."""
         self.watching, self.failure = False, f"{type(error).__name__}: {error}"
         self._notes.add(f"failure {self.failure}")
-        if not self.count:
+        if not self.until:
             sys.stderr.write(f"mlbench: the probe stopped: {self.failure}\n")
 
     def watch(self) -> None:
@@ -172,12 +169,18 @@ class Probe:
         except (ImportError, AttributeError) as error:
             sys.stderr.write(f"mlbench: this PyTorch cannot be watched: {error}\n")
 
-    def _begin_anew(self) -> None:
-        """Begin without steps, in this thread: at first, in a fork, and for another run."""
+    def _begin_anew(self, gpu: Any = None) -> None:
+        """Begin without steps, in this thread: at first, in a fork, and for another run.
+
+        gpu: the one whose streams are stamped; None: the host's clock, as a fork cannot use CUDA.
+        """
+        self._gpu = gpu
         self._sender, self._thread = Sender(), threading.get_ident()
         self._steps: list[StepStamps] = []
         self._readings: list[StepStamps] = []  # those that the GPU has passed, with moments in s
         self._request = False  # whether the sender waits for these
+        self._reading_at = 0.0  # when they were read last
+        self.until = 0.0  # the moment up to which `take` has returned all steps
         self._stamps: list[tuple[str, Any]] = []
         self._rows: dict[int, int] = {}  # of each model in the present step
         self._begin: Any = None  # of the present step
@@ -193,7 +196,7 @@ class Probe:
 
     def restart(self) -> None:
         """Watch for another run, by the hooks that are there, and for other models."""
-        self._begin_anew()
+        self._begin_anew(self._gpu)
         self.watching, self.failure = True, None
         self._notes &= {"buckets", "own_hook"}  # of models that are not asked for theirs again
         self._searching[self._key] = self._search
@@ -257,16 +260,22 @@ class Probe:
 
         return timed
 
+    def _choose_clock(self, weights: Iterable[Any]) -> None:
+        """Stamp on the GPU of these weights, if any; what was stamped before stays on the host's clock."""
+        if not self.count and self._gpu is None:
+            self._gpu = next((weight.device for weight in weights if weight.is_cuda), None)
+
     def _now(self) -> Any:
-        if not self._cuda:
+        if self._gpu is None:
             return clock.monotonic()
         event = self.torch.cuda.Event(enable_timing=True)
-        event.record()
+        # By its device: the process may have chosen another one, and backward chooses that of its part.
+        event.record(self.torch.cuda.current_stream(self._gpu))
         return event
 
     def _capturing(self) -> bool:
         """Return whether this thread makes a CUDA graph, in which an event would be a part of the graph."""
-        return self._cuda and self.torch.cuda.is_current_stream_capturing()
+        return self._gpu is not None and self.torch.cuda.is_current_stream_capturing()
 
     def mark(self, kind: str, since: Any = None) -> Any:
         """Stamp that something of the present step ends or begins here (`steps.PART`); return the moment.
@@ -304,8 +313,7 @@ class Probe:
         self._modules.add(ref(module, self._modules.discard))
         if not weights:
             return
-        if not self.count:  # what was stamped before stays on the host's clock
-            self._cuda = self._cuda or weights[0].is_cuda
+        self._choose_clock(weights)
         self._untrained.add(module)
         hooked = self.torch.nn.Module  # TorchScript's modules have these methods, but refuse to be asked
         hooked.register_forward_pre_hook(module, Hook(self, self._before_forward), prepend=True)
@@ -409,6 +417,8 @@ class Probe:
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._stepping in (None, id(optimizer)):
             self._stepping = id(optimizer)
+            # Its step may be the first thing that is seen: libraries make one to fill its state.
+            self._choose_clock(weight for group in optimizer.param_groups for weight in group["params"])
             self.mark("optimizer")
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -453,7 +463,8 @@ class Probe:
         self._request, begin, count = False, clock.monotonic(), len(self._steps)
         while count and not self._steps[count - 1][1][-1][1].query():
             count -= 1
-        self._readings += [self._sender.device.seconds(self.torch, *step) for step in self._steps[:count]]
+        device = self._sender.device
+        self._readings += [device.seconds(self.torch, self._gpu, *step) for step in self._steps[:count]]
         del self._steps[:count]
         self._reading_at = begin  # last, as `take` asks for it first
 
@@ -462,12 +473,12 @@ class Probe:
 
         wait: wait for the GPU, and read; only the thread that trains may.
         """
-        if self._cuda and wait:
-            self.torch.cuda.synchronize()
+        if self._gpu and wait:
+            self.torch.cuda.synchronize(self._gpu)
             self._read_events()
-        self._request = self._cuda and not wait  # for the next call
-        self.until = self._reading_at if self._cuda else clock.monotonic()
-        ended = self._readings if self._cuda else self._steps
+        self._request = bool(self._gpu) and not wait  # for the next call
+        self.until = self._reading_at if self._gpu else clock.monotonic()
+        ended = self._readings if self._gpu else self._steps
         complete = ended[:]
         del ended[: len(complete)]
         return [
@@ -483,7 +494,7 @@ class Probe:
             "rank": dist.get_rank() if together else int(os.environ.get("RANK", "0")),
             "world": dist.get_world_size() if together else int(os.environ.get("WORLD_SIZE", "1")),
             "backend": dist.get_backend() if together else None,
-            "device": "cuda" if self._cuda else "cpu",
+            "device": "cuda" if self._gpu else "cpu",
             "threads": self.torch.get_num_threads(),
             "pid": os.getpid(),
             "host": platform.node(),
@@ -495,7 +506,7 @@ class Probe:
 
     def peak_bytes(self) -> int | None:
         """Return the most bytes that torch's allocator gave out on this process's GPU; None on a CPU."""
-        return self.torch.cuda.max_memory_allocated() if self._cuda else None
+        return self.torch.cuda.max_memory_allocated(self._gpu) if self._gpu else None
 
     def notes(self) -> list[str]:
         """Return what of the training was seen."""

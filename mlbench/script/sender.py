@@ -28,12 +28,12 @@ class DeviceMoments:
         self._base: Any = None
         self._base_s = 0.0
 
-    def seconds(self, torch: Any, begin: Any, stamps: Any, rows: Any) -> tuple[float, Any, Any]:
-        """Return a step's begin, stamps and rows with moments in s."""
+    def seconds(self, torch: Any, gpu: Any, begin: Any, stamps: Any, rows: Any) -> tuple[float, Any, Any]:
+        """Return a step's begin, stamps and rows with moments in s; gpu: the device of its events."""
         if self._base is None:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(gpu)
             now = torch.cuda.Event(enable_timing=True)
-            now.record()
+            now.record(torch.cuda.current_stream(gpu))
             now.synchronize()
             self._base = next(at for _, at in stamps if hasattr(at, "elapsed_time"))
             self._base_s = clock.monotonic() - self._base.elapsed_time(now) / 1e3

@@ -464,7 +464,7 @@ def test_a_failure_in_the_thread_that_sends_is_told() -> None:
     collector.close()
 
 
-def test_a_failure_before_the_first_step_is_printed_and_another_run_has_notes_of_its_own(
+def test_a_failure_before_steps_are_taken_is_printed_and_another_run_has_notes_of_its_own(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     watching = probe.Probe(torch)
@@ -474,6 +474,12 @@ def test_a_failure_before_the_first_step_is_printed_and_another_run_has_notes_of
     assert watching.notes() == ["buckets", "data", "failure ValueError: no tensor"]
     watching.restart()
     assert watching.notes() == ["buckets"]
+    watching.count = 1  # as a rank that cannot reach the command
+    watching.fail(OSError("refused"))
+    assert capsys.readouterr().err == "mlbench: the probe stopped: OSError: refused\n"
+    watching.until = 1.0
+    watching.fail(OSError("the record says this one"))
+    assert capsys.readouterr().err == ""
 
 
 def hooked() -> tuple[torch.nn.Module, list[float]]:
@@ -506,7 +512,7 @@ def test_what_is_compiled_has_no_hook_that_would_break_its_graph() -> None:
 def test_time_before_an_optimizer_whose_model_was_not_seen_is_not_the_optimizer_s() -> None:
     watching = probe.Probe(torch)
     watching._begin = clock.monotonic() - 10  # where the step before ended
-    watching._before_optimizer(None, (), {})
+    watching._before_optimizer(SimpleNamespace(param_groups=[]), (), {})
     watching.mark("step")
     step = assemble(watching._stamps, begin=watching._begin, rows=0)
     assert step.metrics >= 10 > step.optimizer

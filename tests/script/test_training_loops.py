@@ -18,6 +18,7 @@ from mlbench.script.steps import Step
 
 FORWARD_S, BACKWARD_S = 1.0, 2.0
 ROWS = torch.ones(8, 4)
+GPU = torch.device("cuda:1")
 
 
 class Clock:
@@ -367,9 +368,30 @@ def test_a_failure_of_the_probe_does_not_reach_the_script(watching: probe.Probe)
 
 
 def test_a_model_on_a_cpu_that_is_called_after_one_on_a_gpu_leaves_the_clock(watching: probe.Probe) -> None:
-    watching._cuda, watching._now, watching._capturing = True, lambda: 0.0, lambda: False
+    watching._gpu, watching._now, watching._capturing = GPU, lambda: 0.0, lambda: False
     torch.nn.Linear(4, 4)(ROWS)
-    assert watching._cuda and watching._stamps
+    assert watching._gpu == GPU and watching._stamps
+
+
+def test_the_gpu_of_the_weights_is_stamped_whichever_the_process_has_chosen(
+    watching: probe.Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Backward runs on that of the weights, and CUDA tells no time between events of two GPUs."""
+    streams: list[Any] = []
+    event = SimpleNamespace(record=streams.append)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: device)
+    watching._capturing = lambda: False
+    weights = [SimpleNamespace(is_cuda=False), SimpleNamespace(is_cuda=True, device=GPU)]
+    # As libraries do before the first forward pass, to fill the optimizer's state.
+    watching._before_optimizer(SimpleNamespace(param_groups=[{"params": weights}]), (), {})
+    assert streams == [GPU]
+    watching.restart()
+    watching.mark("data")
+    assert streams == [GPU, GPU] and watching.describe()["device"] == "cuda"
+    watching._begin_anew()  # as in a fork, which cannot use CUDA
+    watching.mark("data")
+    assert len(streams) == 2 and watching.describe()["device"] == "cpu"
 
 
 class Graph:
@@ -423,7 +445,7 @@ def test_only_the_thread_that_trains_calls_cuda(
     class Event:
         def __init__(self, enable_timing: bool = True) -> None: ...
 
-        def record(self) -> None:
+        def record(self, stream: Any = None) -> None:
             callers.add(threading.get_ident())
 
         def query(self) -> bool:
@@ -440,8 +462,9 @@ def test_only_the_thread_that_trains_calls_cuda(
         collected.append(len(watching.take(wait=False)))
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: callers.add(threading.get_ident()))
-    watching._cuda, watching._capturing = True, lambda: False
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: callers.add(threading.get_ident()))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
+    watching._gpu, watching._capturing = GPU, lambda: False
     collected: list[int] = []
     model = torch.nn.Linear(4, 4)
     optimizer = sgd(model)
