@@ -97,7 +97,10 @@ def synchronise(
                 hint='precision="bf16" needs no loss scale',
             )
         for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.detach(), 0)
+            own = tensor.detach()
+            whole = own.contiguous()  # gloo sends the memory that follows, where a part of a tensor has gaps
+            dist.broadcast(whole, 0)
+            own.copy_(whole)
     return Synchronised(strategies.synchronise(model, optimizer, worker), optimizer)
 
 

@@ -109,6 +109,19 @@ def test_a_foreign_loop_makes_the_steps_of_ours_to_the_last_bit(strategy: str, p
             assert torch.equal(weights[name], value), name
 
 
+def begun_in_parts(worker: Worker) -> torch.Tensor:
+    """Return the weights with which a rank begins that are a part of a larger tensor, as of another model."""
+    model = nn.Linear(6, 4, bias=False)
+    model.weight = nn.Parameter(torch.full((4, 9), worker.rank + 1.0)[:, :6])
+    mlbench.synchronise(model, torch.optim.SGD(model.parameters(), lr=0.1), "local_sgd")
+    return model.weight.detach().clone()
+
+
+def test_ranks_begin_alike_also_with_weights_that_have_gaps_in_memory(pair: RankPool) -> None:
+    for weights in pair.run(begun_in_parts):
+        assert torch.equal(weights, torch.ones(4, 6))
+
+
 def test_alone_the_model_trains_as_it_is() -> None:
     model, optimizer = started(0)
     sync = mlbench.synchronise(model, optimizer, "powersgd")
