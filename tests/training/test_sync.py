@@ -740,6 +740,15 @@ def test_qsgd_is_right_on_average_and_never_off_by_a_level(levels: int) -> None:
     assert (total / 400 - vector).abs().max() < 5 * spread
 
 
+def test_qsgd_of_halves_draws_small_parts_of_a_level() -> None:
+    """A part of 1/600 is a level once in 600 draws; a number of 8 bits is too coarse to draw that."""
+    vector = torch.tensor([1.0, 1e-4], dtype=torch.bfloat16).repeat(100_000)
+    message = codecs.Qsgd(16, 2, False, Worker(seed=1)).encode(vector, 0)
+    levels = message.payload[: len(vector)].view(torch.int8)[1::2]
+    expected = 16 * vector[1].item() * len(levels)
+    assert abs(levels.sum().item() - expected) < 5 * expected**0.5
+
+
 @pytest.mark.parametrize(("levels", "block"), [(1, 4), (4, 512), (15, 512), (127, 512)])
 def test_qsgd_for_a_memory_is_a_contraction(levels: int, block: int) -> None:
     """The mean square of the error is 1 - 1 / tau of the vector's at most, for each vector and block."""

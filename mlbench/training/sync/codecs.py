@@ -147,12 +147,13 @@ class Qsgd:
     def encode(self, vector: torch.Tensor, *position: int) -> Message:
         """Return signed levels and the blocks' norms; every rank draws its own roundings."""
         generator = self.worker.generator(self.worker.rank, *position)
-        blocks = F.pad(vector, (0, -len(vector) % self.block)).view(-1, self.block)
-        norms = blocks.norm(dim=1, keepdim=True)
+        wide = torch.promote_types(vector.dtype, torch.float32)  # a draw in halves rounds small parts to 0
+        blocks = F.pad(vector, (0, -len(vector) % self.block)).view(-1, self.block).to(wide)
+        norms = blocks.norm(dim=1, keepdim=True).to(vector.dtype)
         exact = torch.where(norms > 0, blocks.abs() / norms, 0.0) * self.levels
         excess = min(self.block / self.levels**2, math.sqrt(self.block) / self.levels)
         parts = self.levels * (1 + excess if self.contraction else 1)
-        drawn = torch.rand(blocks.shape, generator=generator, device=vector.device, dtype=vector.dtype)
+        drawn = torch.rand(blocks.shape, generator=generator, device=vector.device, dtype=wide)
         levels = (torch.floor(exact + drawn).clamp_(max=self.levels) * blocks.sign()).to(torch.int8)
         flat = levels.flatten()
         nibbles = self.levels <= 7 and len(flat) % 2 == 0
@@ -163,8 +164,8 @@ class Qsgd:
             codes = payload[: len(flat)].view(torch.int8)
             if nibbles:
                 codes = torch.stack([(codes << 4) >> 4, codes >> 4], dim=1)
-            scale = payload[len(flat) :].clone().view(vector.dtype).view(-1, 1) / parts
-            total.add_((codes.view(-1, self.block).to(vector.dtype) * scale).flatten()[: len(vector)])
+            scale = payload[len(flat) :].clone().view(vector.dtype).view(-1, 1).to(wide) / parts
+            total.add_((codes.view(-1, self.block) * scale).flatten()[: len(vector)])
 
         return Message(torch.cat([flat.view(torch.uint8), norms.flatten().view(torch.uint8)]), add)
 
