@@ -123,6 +123,8 @@ class Probe:
         self._begin_anew()
         self._modes: set[bool] = set()  # of modules with gradients: training or not
         self._backward = torch_private.backward(torch)
+        self._pass: int | None = None  # the last backward pass that has come to an output of a model
+        self._loss = Hook(self, self._loss_ended)
         self._search = Hook(self, self._find)
         self._searching: Any = {}  # torch's global hooks, which has it while it searches
         self._key = 0  # its own among them
@@ -376,7 +378,7 @@ class Probe:
         self.mark("forward_end")
         self._rows[id(module)] = self._rows.get(id(module), 0) + _rows((*args, *kwargs.values()))
         if (tensor := _with_gradient(output)) is not None:
-            tensor.register_hook(self._loss_ended)
+            tensor.register_hook(self._loss)
 
     def _trains(self, module: Any) -> bool:
         """Return whether a forward pass trains; eval() does only where a script never says train()."""
@@ -386,7 +388,14 @@ class Probe:
         return module.training or True not in self._modes
 
     def _loss_ended(self, gradient: Any) -> None:
-        self.mark("loss_end")
+        """Stamp an output's gradient: those after the first of a pass come when it has computed others."""
+        number = self._backward()
+        self.mark("backward_end" if number == self._pass else "loss_end")
+        if number != self._pass:
+            self._pass = number
+            # Its end; the last gradient is another one once the script trains more layers.
+            engine = self.torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: self.mark("backward_end"))
 
     def _settle(self, optimizer: Any = None) -> None:
         """Make a validation of what lies before the training forward pass, up to the last one before that.

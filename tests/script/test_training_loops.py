@@ -189,6 +189,31 @@ def test_an_optimizer_within_another_is_a_part_of_its_step(watching: probe.Probe
     assert len(watching.take(wait=False)) == 3
 
 
+def test_outputs_that_share_a_backward_pass_have_one_loss(moving: Clock, watching: probe.Probe) -> None:
+    """As those of a siamese network, or a discriminator's: one is through when the next gets its gradient."""
+    model = Net(moving)
+    optimizer = sgd(model)
+    for _ in range(probe.LEARN_STEPS + 2):
+        optimizer.zero_grad()
+        (model(ROWS) - model(2 * ROWS)).pow(2).mean().backward()
+        optimizer.step()
+    taken = watching.take(wait=False)
+    assert [parts(step) for step in taken] == [(0, 2 * FORWARD_S, 0, 2 * BACKWARD_S, 0)] * len(taken)
+
+
+def test_the_backward_pass_of_layers_that_train_later_is_none_of_the_optimizer_s(
+    moving: Clock, watching: probe.Probe
+) -> None:
+    model = Net(moving)
+    optimizer = sgd(model)
+    for step in range(probe.LEARN_STEPS + 3):
+        model.first.requires_grad_(step > probe.LEARN_STEPS)
+        train(model, optimizer)
+    frozen, whole = [(0, FORWARD_S, 0, 0, 0)], [(0, FORWARD_S, 0, BACKWARD_S, 0)]
+    taken = watching.take(wait=False)
+    assert [parts(step) for step in taken] == frozen * (probe.LEARN_STEPS + 1) + whole * 2
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_block_that_backward_computes_again_is_a_part_of_it(
     moving: Clock, watching: probe.Probe, *, reentrant: bool
