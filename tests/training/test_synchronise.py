@@ -122,6 +122,20 @@ def test_ranks_begin_alike_also_with_weights_that_have_gaps_in_memory(pair: Rank
         assert torch.equal(weights, torch.ones(4, 6))
 
 
+def refused_after_a_step(worker: Worker) -> str:
+    model, optimizer = started(0)
+    model(batches(0)[0][0]).square().mean().backward()
+    optimizer.step()
+    with pytest.raises(UserError) as error:
+        mlbench.synchronise(model, optimizer, "fsdp")
+    return str(error.value)
+
+
+def test_the_momentum_of_earlier_steps_is_not_set_to_0_in_silence(pair: RankPool) -> None:
+    for sentence in pair.run(refused_after_a_step):
+        assert sentence.startswith("sync=fsdp begins with an empty state of the optimizer")
+
+
 def test_alone_the_model_trains_as_it_is() -> None:
     model, optimizer = started(0)
     sync = mlbench.synchronise(model, optimizer, "powersgd")

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.utils import parametrize
 
+from mlbench.config.errors import UserError
 from mlbench.training.flops import keep_shapes
 from mlbench.training.sync.fsdp import Config
 from mlbench.training.sync.strategy import BareModel
@@ -25,6 +26,12 @@ def synchronise(
     model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: "Worker"
 ) -> "Fsdp":
     """Return the model with its weights shared out, and let the optimizer step this worker's parts."""
+    values = [value for state in optimizer.state.values() for value in state.values()]
+    if any(torch.is_tensor(value) and value.any() for value in values):
+        raise UserError(
+            "sync=fsdp begins with an empty state of the optimizer, and this one has made steps",
+            hint="synchronise the model before the first step, or take sync=zero1",
+        )
     wire = Wire(worker)
     keep_shapes(model)
     units = [*(_children(model) if config.unit == "child" else []), model]
