@@ -59,7 +59,7 @@ def assemble(stamps: Iterable[tuple[str, Any]], *, begin: float, rows: int) -> S
     parts = dict.fromkeys(("validation", *PART.values(), "transfer"), 0.0)
     previous, gap, launch, launched, hidden = begin, None, None, None, 0.0
     buckets: list[tuple[float, float]] = []
-    backward_ended = False
+    backward_ended = stepping = False
     for kind, at in stamps:
         if kind == "launch":
             launch = max(at, previous)
@@ -85,9 +85,12 @@ def assemble(stamps: Iterable[tuple[str, Any]], *, begin: float, rows: int) -> S
         elif kind == "optimizer":
             before = "backward" if gap is not None else "metrics"  # no forward pass was seen
             parts["optimizer" if backward_ended else before] += at - previous
+        elif kind == "forward" and stepping and backward_ended:
+            parts["optimizer"] += at - previous  # between two calls of its closure
         else:
             parts[PART[kind]] += at - previous
             backward_ended = kind == "backward_end" or (backward_ended and kind != "forward_end")
+        stepping = kind == "optimizer" or (stepping and kind != "optimizer_end")
         previous = at
     return Step(
         begin=begin,

@@ -189,6 +189,26 @@ def test_an_optimizer_within_another_is_a_part_of_its_step(watching: probe.Probe
     assert len(watching.take(wait=False)) == 3
 
 
+def test_what_an_optimizer_does_between_two_calls_of_its_closure_is_its_own(
+    moving: Clock, watching: probe.Probe
+) -> None:
+    """As torch's LBFGS, which looks for a direction."""
+
+    class Searching(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> Any:
+            for _ in range(2):
+                closure()
+                moving.now += 3
+
+    model = Net(moving)
+    optimizer = Searching(model.parameters(), {})
+    for _ in range(3):
+        optimizer.step(lambda: model(ROWS).pow(2).mean().backward())
+    taken = watching.take(wait=False)
+    assert [parts(step) for step in taken] == [(0, 2 * FORWARD_S, 0, 2 * BACKWARD_S, 0)] * 3
+    assert [step.optimizer for step in taken] == [6] * 3
+
+
 def test_outputs_that_share_a_backward_pass_have_one_loss(moving: Clock, watching: probe.Probe) -> None:
     """As those of a siamese network, or a discriminator's: one is through when the next gets its gradient."""
     model = Net(moving)
