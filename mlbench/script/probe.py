@@ -2,9 +2,9 @@
 
 Nothing here imports torch: the hooks are set once the script has imported it. A step ends with that of the
 optimizer. What it consists of is stamped where torch tells: the forward pass of the outermost module, the
-gradient of its output, the last gradient, DDP's buckets, and the DataLoader. A forward pass that does not
-train is a part of its step or of a validation (`Probe._settle`). A failure of the probe never reaches the
-script.
+gradient of its output, the last gradient and the end of backward, DDP's buckets, and the DataLoader. A forward
+pass that does not train is a part of its step or of a validation (`Probe._settle`). A failure of the probe
+never reaches the script.
 """
 
 import atexit
