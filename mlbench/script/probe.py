@@ -2,9 +2,9 @@
 
 Nothing here imports torch: the hooks are set once the script has imported it. A step ends with that of the
 optimizer. What it consists of is stamped where torch tells: the forward pass of the outermost module, the
-gradient of its output, the last gradient and the end of backward, DDP's buckets, and the DataLoader. A forward
-pass that does not train is a part of its step or of a validation (`Probe._settle`). A failure of the probe
-never reaches the script.
+gradient of its output, the end of backward, DDP's buckets, and the DataLoader. A forward pass that does not
+train is a part of its step or of a validation (`Probe._settle`). A failure of the probe never reaches the
+script.
 """
 
 import atexit
@@ -26,7 +26,7 @@ from mlbench import clock
 from mlbench.script import steps, torch_private
 from mlbench.script.sender import ADDRESS, OTHERS, Sender
 
-LEARN_STEPS = 3  # in which a model's last gradient is found
+LEARN_STEPS = 3  # from one in which a model was found, in which others are looked for behind it
 ASKED = ("data", "start")  # stamps of a DataLoader that is asked
 MOST_PARTS = 16  # of a list or dict in which a model's rows are looked for
 CHANNELS = 4  # of an image, at most
@@ -123,15 +123,14 @@ class Probe:
         self._begin_anew()
         self._modes: set[bool] = set()  # of modules with gradients: training or not
         self._backward = torch_private.backward(torch)
-        self._pass: int | None = None  # the last backward pass that has come to an output of a model
-        self._loss = Hook(self, self._loss_ended)
+        self._pass = torch_private.NO_BACKWARD  # the last backward pass, of which the end is stamped
+        self._loss, self._gradient = Hook(self, self._loss_ended), Hook(self, self._await_end)
         self._search = Hook(self, self._find)
         self._searching: Any = {}  # torch's global hooks, which has it while it searches
         self._key = 0  # its own among them
         self._modules: set[Any] = set()
         self._untrained: WeakSet[Any] = WeakSet()  # of these, those that no forward pass has trained yet
         self._stepped: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # whether an optimizer steps it
-        self._learning: list[tuple[int, dict[int, Any], list[int]]] = []  # until when, hooks, last gradient
         self._graph: Any = None  # the CUDA graph of which a capture has begun last
         self._graphs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # rows of those with a whole step
         self._notes: set[str] = set()
@@ -189,7 +188,7 @@ class Probe:
         self._forward = False  # whether one that trains was seen in the present step
         self._inference: Any = None  # the last pass before that: its module, and how many stamps there were
         self._stepping: int | None = None  # the optimizer of which a step has begun, not one within it
-        self._depth = self.count = 0
+        self._depth = self.count = self._learn_until = 0
 
     def _unhook(self, module: Any) -> Any:
         """Return a module without hooks, which TorchScript would compile; its next call sets them again."""
@@ -321,25 +320,14 @@ class Probe:
         hooked.register_forward_pre_hook(module, Hook(self, self._before_forward), prepend=True)
         after = Hook(self, self._after_forward)
         hooked.register_forward_hook(module, after, with_kwargs=True, always_call=True)
-        last: list[int] = []
-        handles = {
-            id(weight): weight.register_post_accumulate_grad_hook(self._gradient(last))
-            for weight in weights
-            if weight.requires_grad and weight.is_leaf
-        }
-        self._learning.append((self.count + LEARN_STEPS, handles, last))
+        for weight in [weight for weight in weights if weight.requires_grad and weight.is_leaf][:1]:
+            weight.register_post_accumulate_grad_hook(self._gradient)  # of a pass without the output, too
+        self._learn_until = self.count + LEARN_STEPS
         self._before_forward(module, args)
 
     def _apart(self) -> bool:
         """Return whether this is not the thread that trains, or backward, which may call modules again."""
         return threading.get_ident() != self._thread or self._backward() != torch_private.NO_BACKWARD
-
-    def _gradient(self, last: list[int]) -> Any:
-        def accumulated(weight: Any) -> None:
-            last[:] = [id(weight)]
-            self.mark("backward_end")
-
-        return accumulated
 
     def _before_forward(self, module: Any, args: Any) -> None:
         if self._apart():
@@ -368,7 +356,8 @@ class Probe:
         self._depth -= 1
         if self._depth:
             return
-        if self._learning or not self._forward:  # by the same key: another has functions compiled again
+        # By the same key: another has functions compiled again.
+        if self.count < self._learn_until or not self._forward:
             self._searching[self._key] = self._search
         if not self._trains(module):
             self.mark("inference_end")
@@ -389,13 +378,15 @@ class Probe:
 
     def _loss_ended(self, gradient: Any) -> None:
         """Stamp an output's gradient: those after the first of a pass come when it has computed others."""
+        self.mark("backward_end" if self._backward() == self._pass else "loss_end")
+        self._await_end(gradient)
+
+    def _await_end(self, _: Any) -> None:
+        """Have the end of this backward pass stamped."""
         number = self._backward()
-        self.mark("backward_end" if number == self._pass else "loss_end")
-        if number != self._pass:
+        if number not in (self._pass, torch_private.NO_BACKWARD):
             self._pass = number
-            # Its end; the last gradient is another one once the script trains more layers.
-            engine = self.torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: self.mark("backward_end"))
+            self.torch.autograd.Variable._execution_engine.queue_callback(lambda: self.mark("backward_end"))
 
     def _settle(self, optimizer: Any = None) -> None:
         """Make a validation of what lies before the training forward pass, up to the last one before that.
@@ -454,11 +445,6 @@ class Probe:
         self.count += 1
         self._depth = 0  # also where a forward pass was interrupted
         self._searching[self._key] = self._search
-        while self._learning and self._learning[0][0] <= self.count:
-            _, handles, last = self._learning.pop(0)
-            for weight, handle in handles.items():
-                if [weight] != last:
-                    handle.remove()
         if self.count == 1:
             self._sender.start(self)
         if self._request:

@@ -234,6 +234,23 @@ def test_the_backward_pass_of_layers_that_train_later_is_none_of_the_optimizer_s
     assert [parts(step) for step in taken] == frozen * (probe.LEARN_STEPS + 1) + whole * 2
 
 
+def test_a_backward_pass_that_comes_to_no_output_is_none_of_the_optimizer_s(
+    moving: Clock, watching: probe.Probe
+) -> None:
+    """As that of a loss on forces, which are the gradient of an energy."""
+    model, rows = Net(moving), ROWS.clone().requires_grad_()
+    optimizer = sgd(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (forces,) = torch.autograd.grad(model(rows).sum(), rows, create_graph=True)
+        forces.register_hook(lambda _: setattr(moving, "now", moving.now + 5))
+        forces.pow(2).mean().backward()
+        optimizer.step()
+    taken = watching.take(wait=False)
+    assert [parts(step) for step in taken] == [(0, FORWARD_S, 0, BACKWARD_S + 5, 0)] * 3
+    assert [step.optimizer for step in taken] == [0] * 3
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_block_that_backward_computes_again_is_a_part_of_it(
     moving: Clock, watching: probe.Probe, *, reentrant: bool
