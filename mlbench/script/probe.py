@@ -386,7 +386,7 @@ class Probe:
         number = self._backward()
         if number not in (self._pass, torch_private.NO_BACKWARD):
             self._pass = number
-            self.torch.autograd.Variable._execution_engine.queue_callback(lambda: self.mark("backward_end"))
+            torch_private.after_backward(self.torch, lambda: self.mark("backward_end"))
 
     def _settle(self, optimizer: Any = None) -> None:
         """Make a validation of what lies before the training forward pass, up to the last one before that.

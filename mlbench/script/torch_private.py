@@ -26,6 +26,11 @@ def backward(torch: Any) -> Any:
     return torch._C._current_graph_task_id
 
 
+def after_backward(torch: Any, call: Any) -> None:
+    """Have `call` called when the backward pass has ended that this thread is in."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
 def tracing(torch: Any) -> Any:
     """Return what tells whether torch.fx calls a model to see what it consists of."""
     return torch.fx._symbolic_trace.is_fx_symbolic_tracing

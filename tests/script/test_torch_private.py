@@ -43,6 +43,17 @@ def test_a_backward_pass_has_a_number() -> None:
     assert torch_private.NO_BACKWARD == number() != seen[0], broken
 
 
+def test_the_end_of_a_backward_pass_is_told() -> None:
+    seen: list[str] = []
+    first, last = (torch.ones(1, requires_grad=True) for _ in range(2))
+    first.register_post_accumulate_grad_hook(lambda _: seen.append("a gradient"))
+    (output := first * last).register_hook(
+        lambda _: torch_private.after_backward(torch, lambda: seen.append("end"))
+    )
+    output.sum().backward()
+    assert seen == ["a gradient", "end"], f"torch {torch.__version__} breaks: where backward ends"
+
+
 def test_a_model_is_prepared_before_its_hooks_are_compiled() -> None:
     broken = f"torch {torch.__version__} breaks: torch.jit.script of a model that is measured"
     source = inspect.getsource(_script.call_prepare_scriptable_func_impl)
