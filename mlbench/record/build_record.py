@@ -238,8 +238,8 @@ def _provisioning(start: RunStart) -> float | None:
 
 
 def _submission(log: Log) -> JobSubmission | None:
-    values = [event["value"] for event in log if event["key"] == "submission"]
-    return JobSubmission.model_validate(values[-1]) if values else None
+    values = [JobSubmission.model_validate(event["value"]) for event in log if event["key"] == "submission"]
+    return values[-1] if values else None
 
 
 def _measured(stretches: Sequence[Sequence[Measured]]) -> list[Measured]:

@@ -18,6 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ PROVENANCE = (
 )  # fmt: skip
 DAMAGES = (zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 TIMES = {"validations", "table"}  # fields of a record whose numbers no other run has
-RUN = ["python", "-m", "mlbench.run"]
+RUN, MEASURE = ["python", "-m", "mlbench.run"], ["python", "-m", "mlbench.measure"]
 
 
 def export(folder: Path, target: Path, *, mllog: Callable[[Record, Log], str]) -> Path:
@@ -150,19 +151,23 @@ def _run(path: Path) -> tuple[Record, Log]:
 
 
 def _command(path: Path, command: str, result: Record) -> str:
-    """Return the command as people may paste it: the words of mlbench.run that the configuration bears out.
+    """Return the command as people may paste it: the words of mlbench's that the configuration bears out.
 
-    Addresses and folders are left out, as they are those of another machine.
+    Addresses, folders and the command of a measured script are left out: they are those of another machine.
     """
     try:
         arguments = shlex.split(command)
     except ValueError:
         arguments = []
-    if arguments[:3] != RUN:
+    program = MEASURE if result.experiment.launcher == "command" else RUN
+    if program is MEASURE:  # a script with mlbench.measure() in it has a line of its own
+        own = takewhile(lambda word: word != "--", arguments)
+        arguments = [*own] if arguments[:3] == MEASURE else MEASURE
+    if arguments[:3] != program:
         raise _refusal(path, f"its command is none of {shlex.join(RUN)}")
     plain: dict[str, Any] = result.experiment.plain() | {"seed": result.seed}
     values = flatten(plain) | {group: plain[group]["name"] for group in plugins.GROUPS if group in plain}
-    return shlex.join([*RUN, *(_word(word, values) for word in arguments[3:] if _repeats(word, values))])
+    return shlex.join([*program, *(_word(word, values) for word in arguments[3:] if _repeats(word, values))])
 
 
 def _repeats(word: str, values: Mapping[str, Any]) -> bool:
@@ -247,14 +252,21 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check_experiment(path: Path, result: Record) -> None:
     """Refuse a task that is not known here: a record keeps its fields as they are."""
-    task = result.experiment.task
+    task, values = result.experiment.task, {"mlbench": result.mlbench}
     if task.name not in compose.choices("task"):
         raise _refusal(path, f"{RECORD} is of a task that is not known here ({task.name[:40]})")
-    try:
-        plugins.load("task", task.name).Config.model_validate_json(task.model_dump_json(), strict=True)
-    except ValidationError as error:
-        field = f"experiment.task.{'.'.join(map(str, error.errors()[0]['loc']))}"
-        raise _changed(path, field, {"mlbench": result.mlbench}) from error
+    config = plugins.load("task", task.name).Config
+    for strict in (False, True):
+        try:
+            config.model_validate_json(task.model_dump_json(), strict=strict)
+        except ValidationError as error:
+            # Behind a validator of all fields no list of JSON is a tuple to strict pydantic (its issue 9204).
+            faults = [fault for fault in error.errors() if not (strict and fault["type"] == "tuple_type")]
+            if faults:
+                field = f"experiment.task.{'.'.join(map(str, faults[0]['loc']))}"
+                raise _changed(path, field, values) from error
+        except (LookupError, TypeError) as error:  # of such a validator
+            raise _changed(path, "experiment.task", values) from error
 
 
 def _log(path: Path, text: str, result: Record) -> Log:

@@ -244,3 +244,45 @@ def test_a_command_says_what_the_configuration_says(
     ((_, record, log),) = archive.load([zips.write(tmp_path / "run.zip", texts)])
     assert isinstance(record, Record), record
     assert record.command == log[0]["value"]["command"] == f"python -m mlbench.run {expected}"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "line", "expected"),
+    [
+        ("ray", "python -m mlbench.run task=script task.path=train.py", "run task=script task.path=train.py"),
+        ("command", "python -m mlbench.measure goal=0.8 listen=lo -- ./x.py seed=9", "measure goal=0.8"),
+        ("command", "python x.py seed=9", "measure"),
+    ],
+)
+def test_a_run_of_a_script_is_imported_without_the_script_s_own_command(
+    launcher: str, line: str, expected: str, tmp_path: Path
+) -> None:
+    overrides = ("task=script", "task.path=train.py", "task.metric=acc", "goal=0.8", f"launcher={launcher}")
+    run = Run(tmp_path / "theirs", *overrides)
+    run.validate(0.9)
+    run.end("goal_reached")
+    texts = forged_log(exported(run, tmp_path), lambda log: log[0]["value"].update(command=line))
+    ((_, record, _),) = archive.load([zips.write(tmp_path / "script.zip", texts)])
+    assert isinstance(record, Record), record
+    assert record.command == f"python -m mlbench.{expected}"
+
+
+@pytest.mark.parametrize("change", [{"command": [7]}, {"command": "x"}, {"stall_s": "9"}, {"cwd": 7}])
+def test_a_script_s_configuration_of_another_shape_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    run = Run(tmp_path / "theirs", "task=script", "task.path=train.py")
+    run.end("failed")
+    experiment = run.start["experiment"]
+    changed = experiment | {"task": experiment["task"] | change}
+    path = zips.write(tmp_path / "a.zip", rewritten(exported(run, tmp_path), experiment=changed))
+    assert "record.json was changed (experiment.task" in str(read(path))
+
+
+def test_of_two_submissions_the_first_is_looked_at_too(finished: dict[str, str], tmp_path: Path) -> None:
+    """Its command was taken apart as it was."""
+    value = {"name": "r", "namespace": "n", "command": "python -m mlbench.run"}
+    event = {"time_ms": 0, "event_type": "POINT_IN_TIME", "key": "submission", "value": value, "metadata": {}}
+    texts = forged_log(finished, lambda log: log.append(event))
+    *before, last = texts["events.jsonl"].splitlines(keepends=True)
+    log = [*before, json.dumps(event | {"value": 7}) + "\n", last]
+    path = zips.write(tmp_path / "run.zip", texts | {"events.jsonl": "".join(log)})
+    assert "its event log is damaged or was changed" in str(read(path))
