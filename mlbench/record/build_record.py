@@ -268,15 +268,15 @@ def _status(
     """Return how the run ended and why; a goal is reached where the log's last validation reaches it.
 
     A worker that dies after that, while its node is described, takes nothing from what was measured, and
-    neither does the end of the driver or of a node.
+    neither does the end of the driver or of a node, nor what workers make of a restart after it.
     """
     status, error = end.status or result.status, end.error or result.error
     value = validations[-1].metrics.get(goal.metric) if validations and goal else None
     reached = goal is not None and value is not None and goal.reached(value)
     if status == "goal_reached" and not reached:
         return "failed", "the event log has no validation that reached the goal"
-    ended = status in ("failed", "interrupted", "preempted")
-    return ("goal_reached" if ended and reached else status), error
+    # Where another metric was not finite the run has diverged, whatever this one is.
+    return ("goal_reached" if reached and validations[-1].goal_reached else status), error
 
 
 def _startup(

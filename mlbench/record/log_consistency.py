@@ -78,14 +78,22 @@ def sealed(log: Log) -> bool:
 
 
 def stretches(log: Log) -> list[list[Measured]]:
-    """Return the validations between two starts of the workers, each with every rank's times up to it."""
+    """Return the validations between two starts of the workers, each with every rank's times up to it.
+
+    A failure after the goal, or after the workers' result, has them train again, which is no part of the run.
+    """
     stretches: list[list[Measured]] = [[]]
+    is_over = False
     for event in log:
         if event["key"] == "worker_failure":
+            if is_over:
+                break
             stretches.append([])
         if event["key"] == "validation":
             ranks = [PhaseTimes.from_plain(rank) for rank in event["metadata"]["phase_times"]]
             stretches[-1].append((Validation.model_validate(event["value"]), ranks))
+            is_over = stretches[-1][-1][0].goal_reached
+        is_over |= event["key"] == "worker_result"
     return stretches
 
 
@@ -297,7 +305,7 @@ def _of_durations(
 
 def _of_nodes(log: Log, end: RunEnd, result: WorkerResult, every: Sequence[Measured]) -> Iterator[str]:
     """What is told twice is told alike, and no machine gave more than it has."""
-    reported = [WorkerResult.model_validate(e["value"]) for e in log if e["key"] == "worker_result"]
+    reported = [WorkerResult.model_validate(e["value"]) for e in log if e["key"] == "worker_result"][:1]
     if any(report != end.result for report in reported) and end.result is not None:
         yield "its workers' result stands in it twice, and differs"
     if end.result is not None and end.result.status in FINISHED and not end.result.nodes:

@@ -302,6 +302,19 @@ def test_what_a_restart_repeats_counts_once() -> None:
     assert len(record.intervals) == 2 and record.restarts[0].failures == {1: "killed"}
 
 
+def test_what_workers_train_after_the_goal_or_their_result_is_no_part_of_the_run() -> None:
+    """A worker that died while its node was described had all of them started again."""
+    died = event("worker_failure", {"1": "killed"}, count=1)
+    again = [died, validated(2, 86.0, 94.0, 0.1, 0.1)]
+    missed = RESULT | {"status": "goal_not_reached"}
+    after_the_goal = built("max_failures=1", measured=[*MEASURED, *again], result=missed)
+    reported = [event("worker_result", RESULT), *again, event("worker_result", missed)]
+    after_the_result = built("max_failures=1", measured=[*MEASURED, *reported])
+    for record in (after_the_goal, after_the_result):
+        assert (record.status, record.time_to_accuracy, record.contradictions) == ("goal_reached", 80.0, [])
+        assert record.samples == built().samples and len(record.restarts) == 1
+
+
 def test_noise_is_no_caveat_and_oversubscription_is() -> None:
     quiet = built("scale=official")
     assert quiet.eligible and quiet.caveats == [] and quiet.warnings == ["turbo is on"]
