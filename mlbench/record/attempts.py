@@ -39,7 +39,7 @@ class History(NamedTuple):
     """What the studies below an output_root know of a point, whatever became of its runs.
 
     - planned: all of its seeds; drawn: those that a sweep drew; logged: those that have an attempt in a log.
-    - deleted: the runs that the studies' logs name and that have no readable record any more.
+    - deleted: the runs that the studies' logs name and that have no readable record of their own any more.
     - unfinished: those of them that go on, or were killed and are not concluded yet.
     """
 

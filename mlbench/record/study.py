@@ -224,12 +224,14 @@ def histories(output_root: Path, *, runs: Collection[str] | None = None) -> dict
             plan = load(path.parent)
             log = attempts_log(path.parent)
             begun = {(e["value"]["trial"], e["value"]["run_id"]) for e in log if e["key"] in (RUN, ENDED)}
-            lost = [(trial, run) for trial, run in begun if run and not _is_there(output_root, run, runs)]
+            lost = [
+                (trial, run) for trial, run in begun if run and not _is_there(output_root, trial, run, runs)
+            ]
             unfinished = {run for _, run in lost if runs is None and _is_unfinished(output_root / run)}
             with_attempts = logged_trials(log)
             for point in plan.points if plan else ():
                 old = result.get(point.key, History())
-                own = {run for trial, run in lost if trial.startswith(f"{point.key}-")}
+                own = {run for trial, run in lost if str(trial).startswith(f"{point.key}-")}
                 result[point.key] = History(
                     planned=old.planned | set(point.seeds),
                     drawn=old.drawn | set(point.drawn),
@@ -240,8 +242,14 @@ def histories(output_root: Path, *, runs: Collection[str] | None = None) -> dict
     return result
 
 
-def _is_there(output_root: Path, run: str, runs: Collection[str] | None) -> bool:
-    return run in runs if runs is not None else reader.is_readable(output_root / run)
+def _is_there(output_root: Path, trial: str, run: str, runs: Collection[str] | None) -> bool:
+    """Return whether a run has a record, as that of this trial which was measured here."""
+    if runs is not None:
+        return run in runs
+    with suppress(FileNotFoundError, UserError):
+        record = reader.load(output_root / run / "record.json")
+        return record.run_id == run and trial_id(record.key, record.seed) == trial and not record.imported
+    return False
 
 
 def _is_unfinished(folder: Path) -> bool:

@@ -131,7 +131,7 @@ def test_a_plan_knows_which_seeds_it_drew_and_which_runs_are_gone(tmp_path: Path
     folder = study.folder(tmp_path, "s")
     study.save(plan, folder)
     (tmp_path / "here").mkdir()
-    save(record(run_id="here"), tmp_path / "here")
+    save(record(run_id="here", key="k"), tmp_path / "here")
     for run in ("here", "gone", None):
         trial = {"trial": "k-7", "run_id": run, "status": "goal_reached", "error": None}
         events.append(folder / study.LOG, study.ENDED, trial)

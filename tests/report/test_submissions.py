@@ -488,11 +488,42 @@ def test_a_hostile_file_is_refused_with_a_sentence(name: str, tmp_path: Path, ca
     assert code == 1 and f"  {submission.FILE}" in output, output
 
 
-def test_an_attempt_whose_record_is_damaged_is_as_one_that_was_deleted(tmp_path: Path) -> None:
+def test_a_study_that_no_run_names_may_hold_anything(tmp_path: Path) -> None:
+    """A trial that is no text ended the command that checks all submissions."""
+    folder = hand_in(tmp_path, tmp_path / "runs")
+    shutil.copytree(study.folder(folder, STUDY), study.folder(folder, "other"))
+    events.append(study.folder(folder, "other") / study.LOG, study.ENDED, {"trial": 7, "run_id": "run-9"})
+    result = submission.check(folder)
+    assert not result.refusals
+    assert [history.deleted for history in result.histories.values()] == [frozenset()]
+
+
+def replaced(old: str, new: str) -> Callable[[Path], object]:
+    """Return an edit of the text of a run's record."""
+
+    def edit(folder: Path) -> None:
+        text = (folder / "record.json").read_text()
+        assert old in text
+        (folder / "record.json").write_text(text.replace(old, new, 1))
+
+    return edit
+
+
+RECORDS: dict[str, Callable[[Path], object]] = {
+    "damaged": lambda folder: (folder / "record.json").write_text("{"),
+    "that of another run": lambda folder: shutil.copy(folder.with_name("run-1") / "record.json", folder),
+    "of another seed": replaced('\n  "seed": 2,', '\n  "seed": 9,'),
+    "that of another machine": replaced('"imported": false', '"imported": true'),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_an_attempt_without_its_own_record_is_as_one_that_was_deleted(name: str, tmp_path: Path) -> None:
+    """A sweep measures its seed again, so the slow run of an official point could be put out of sight."""
     runs = tmp_path / "runs" / "lab-a"
     folder = hand_in(tmp_path, tmp_path / "runs")
     shutil.copytree(folder / "studies", runs / "studies")
     (key,) = study.histories(runs)
     assert study.histories(runs)[key].deleted == frozenset()
-    (runs / "run-2" / "record.json").write_text("{")
+    RECORDS[name](runs / "run-2")
     assert study.histories(runs)[key].deleted == {"run-2"}
