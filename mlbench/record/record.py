@@ -416,7 +416,7 @@ class Record(Extended):
         """Write record.json; who finds it finds all of it."""
         whole = folder / "record.json.part"
         try:
-            whole.write_text(self.model_dump_json(indent=2))
+            whole.write_text(self.model_dump_json(indent=2), "utf-8")
             whole.replace(folder / "record.json")
         except OSError as error:
             whole.unlink(missing_ok=True)

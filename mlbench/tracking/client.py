@@ -95,7 +95,7 @@ class TrackingClient:
             if run.data.tags["status"] in statuses and IMPORTED not in run.data.tags:
                 with tempfile.TemporaryDirectory() as folder:
                     path = self.mlflow.download_artifacts(run.info.run_id, "record.json", folder)
-                    yield Path(path).read_text()
+                    yield Path(path).read_text("utf-8")
 
     def fetch(self, run_id: str, name: str, folder: Path) -> None:
         """Copy one of a run's files into the folder."""

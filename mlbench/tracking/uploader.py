@@ -170,7 +170,7 @@ class RunUpload:
 def _write_files(folder: Path, result: Record, files: Path) -> None:
     """Write what MLflow gets of the run in `folder`: its files, and the task's table."""
     for name, text in run_files.texts(result, events.read(folder / events.NAME)).items():
-        (files / name).write_text(text)
+        (files / name).write_text(text, "utf-8")
     clean = reader.load(files / run_files.RECORD)
     for trace in clean.profile.files if clean.profile else []:
         source = folder.resolve() / trace

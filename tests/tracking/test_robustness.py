@@ -23,7 +23,7 @@ from mlbench.config import compose
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
 from mlbench.launch import execute
-from mlbench.record import events, provenance
+from mlbench.record import events, provenance, reader
 from mlbench.tracking import sync, uploader
 from mlbench.tracking.sync import recover
 
@@ -69,6 +69,16 @@ def test_a_full_disk_is_a_sentence_and_the_log_goes_on(tmp_path: Path) -> None:
     before = len(events.read(log))
     events.append(log, "run_stop", {"status": "failed"})
     assert [event["key"] for event in events.read(log)][before:] == ["run_stop"]
+
+
+def test_a_record_is_utf_8_whatever_the_locale_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With LANG=en_US, which is Latin-1, a run ended without its record, or with one called damaged."""
+    run, error = Run(tmp_path / "runs"), "it broke: \u256d\u2500 gr\u00f6\u00dfer"
+    monkeypatch.setattr("io.text_encoding", lambda encoding, stacklevel=2: encoding or "latin-1")
+    run.end("failed", error=error)
+    record = reader.load(run.folder / "record.json")
+    uploader._write_files(run.folder, record, tmp_path)
+    assert record.error == reader.load(tmp_path / "record.json").error == error
 
 
 def test_a_run_that_begins_is_not_concluded_by_somebody_else(tmp_path: Path) -> None:
