@@ -134,8 +134,9 @@ def _table(runs: Sequence[tuple[Checked, Record]], entries: Sequence[Leaderboard
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    of_point = {run.run_id: entry for entry in entries for run in entry.point.attempts}
-    rows = [_row(submission, run, of_point.get(run.run_id)) for submission, run in runs]
+    # A run may be in two submissions of one entity, and be handed in loose, too.
+    of_point = {(id(e.submission), run.run_id): e for e in entries for run in e.point.attempts}
+    rows = [_row(submission, run, of_point.get((id(submission), run.run_id))) for submission, run in runs]
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {name: _column([row.get(name) for row in rows]) for name in names}
     pq.write_table(pa.table(columns), path)

@@ -15,8 +15,9 @@ from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError, comparable, first_line
 from mlbench.config.store_uri import default_store
 from mlbench.record import events, reader, study
+from mlbench.record.attempts import results
 from mlbench.record.build_record import build_record, lost_end, run_start
-from mlbench.record.record import Record
+from mlbench.record.record import FINISHED, Record
 from mlbench.record.study import Study
 from mlbench.tracking import parent_runs
 from mlbench.tracking.client import open_client, reachable, within
@@ -171,9 +172,12 @@ def sync_studies(
                 store = uri or records[0].experiment.tracking_uri or default_store(output_root)
                 summary = summarize(plan, records, output_root)
                 write = partial(parent_runs.write, plan, records, summary, output_root=output_root)
+                done = {(run.key, run.seed) for run in results(records) if run.status in FINISHED}
+                lacking = {(trial.point.key, trial.seed) for trial in study.trials(plan)} - done
+                status = "FAILED" if lacking else "FINISHED"  # as the sweep says it
                 with reachable(store):
                     within(ANSWER_S, partial(open_client, store, artifacts=None))
-                within(UPLOAD_S, partial(write, uri=store, status="FINISHED"))
+                within(UPLOAD_S, partial(write, uri=store, status=status))
                 yield plan.name, ""
         except Exception as error:  # whatever MLflow raises; one bad study must not keep the others out
             yield name, without_credentials(first_line(error))

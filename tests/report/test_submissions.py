@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import studies
 import yaml
@@ -24,7 +25,7 @@ from mlbench.config.errors import comparable
 from mlbench.record import events, study
 from mlbench.record.build_record import build_record
 from mlbench.record.record import Record
-from mlbench.report import leaderboard
+from mlbench.report import leaderboard, publication
 from mlbench.tracking import submission
 from submissions import ABOUT, STUDY, Log, hand_in, of, run_log, zipped
 
@@ -382,6 +383,22 @@ def test_who_extends_a_study_hands_its_runs_in_again(tmp_path: Path) -> None:
     other = tmp_path / "lab-z" / first.name
     shutil.copytree(first, other)
     assert "it is a copy" in submission.check(other).refusals[0]
+
+
+def test_a_run_has_the_tier_of_the_submission_beside_it(tmp_path: Path) -> None:
+    """The table of a site had the last submission's for all, also where the run was handed in loose, too."""
+    first = hand_in(tmp_path, tmp_path / "runs")
+    later = first.with_name("2026-12-24-two-cores")
+    shutil.copytree(first, later)
+    shutil.rmtree(later / "studies")
+    loose = submission.Checked("", "", None, (), (), (), {})
+    every = [submission.check(folder) for folder in (later, first)]
+    runs = [(each, every[0].records[0]) for each in (*every, loose)]
+    publication.write(tmp_path, leaderboard.entries(every), runs)
+    rows = pq.read_table(tmp_path / "runs.parquet").to_pylist()
+    assert [(row["tier"], row["section"] is None) for row in rows] == [
+        ("self-reported", False), ("logs complete", False), ("self-reported", True),
+    ]  # fmt: skip
 
 
 def test_a_run_is_billed_for_all_nodes_that_it_had(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from mlbench.config import compose
 from mlbench.config.errors import UserError
 from mlbench.config.store_uri import default_store
 from mlbench.record import events, study
-from mlbench.tracking import sync
+from mlbench.tracking import parent_runs, sync
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 
@@ -155,6 +155,23 @@ def test_a_store_that_is_down_keeps_no_run_of_another_out(
     lines, down = shown.out.splitlines(), f"the MLflow store http://127.0.0.1:{port} does not answer"
     assert down in lines[0] and f"study of-1: failed: {down}" in shown.err
     assert lines[1:] == ["run-2: uploaded", "study of-2: written", "1 uploaded, 1 failed"]
+
+
+def test_a_study_that_lacks_runs_is_not_called_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose sweep was ended, e.g. with Ctrl-C, was FINISHED in MLflow after the next sync."""
+    run = Run(tmp_path, seed=1)
+    run.validate(90.0)
+    key, statuses = run.end("goal_reached").key, list[str]()
+    monkeypatch.setattr(parent_runs, "write", lambda *_, status, **__: statuses.append(status))
+    for seeds in ((1, 2), (1,)):
+        point = study.StudyPoint(key=key, overrides=(), seeds=seeds)
+        plan = study.new("s", question="?").model_copy(update={"points": (point,)})
+        study.save(plan, study.folder(tmp_path, "s"))
+        summary = parent_runs.Summary((), {}, "")
+        assert list(sync.sync_studies(tmp_path, None, summarize=lambda *_: summary)) == [("s", "")]
+    assert statuses == ["FAILED", "FINISHED"]
 
 
 @pytest.mark.parametrize(
