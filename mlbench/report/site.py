@@ -186,11 +186,12 @@ def _answer(timed: Sequence[LeaderboardEntry]) -> str:
 
 
 def _hardware(entries: Sequence[LeaderboardEntry]) -> list[PagePart]:
-    """Return cost over time of every task and goal, all classes of hardware beside each other."""
+    """Return cost over time of every task, goal and version, all classes of hardware beside each other."""
     goals: dict[str, list[LeaderboardEntry]] = {}
     for entry in entries:
         if entry.rank is not None and entry.usd and drawable(entry.usd.value):
-            goals.setdefault(entry.section.rpartition("; ")[0], []).append(entry)
+            title, _, version = entry.section.rsplit("; ", 2)  # without the class of hardware
+            goals.setdefault(f"{title}; {version}", []).append(entry)
     sections = []
     for title, some in goals.items():
         some.sort(key=lambda entry: (entry.usd.value if entry.usd else math.inf, entry.point.median_s))

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from mlbench.config.errors import comparable
 from mlbench.record import events, study
 from mlbench.record.build_record import build_record
 from mlbench.record.record import Record
-from mlbench.report import leaderboard, publication
+from mlbench.report import leaderboard, publication, site
 from mlbench.tracking import submission
 from submissions import ABOUT, STUDY, Log, hand_in, of, run_log, zipped
 
@@ -398,6 +399,17 @@ def test_a_run_has_the_tier_of_the_submission_beside_it(tmp_path: Path) -> None:
     rows = pq.read_table(tmp_path / "runs.parquet").to_pylist()
     assert [(row["tier"], row["section"] is None) for row in rows] == [
         ("self-reported", False), ("logs complete", False), ("self-reported", True),
+    ]  # fmt: skip
+
+
+def test_cost_over_time_is_of_one_version_and_of_all_classes_of_hardware(tmp_path: Path) -> None:
+    """It was of one class, and of all versions, whose results are not comparable (rule R9)."""
+    (entry,) = leaderboard.entries([submission.check(hand_in(tmp_path, tmp_path / "runs"))])
+    *title, machines, version = entry.section.split("; ")
+    ends = [(machines, version), ("NVIDIA H100, one node", version), (machines, "mlbench 0.1")]
+    parts = site._hardware([replace(entry, section="; ".join([*title, *end])) for end in ends])
+    assert [(part.title, len(part.table.rows)) for part in parts] == [
+        ("; ".join([*title, version]), 2), ("; ".join([*title, "mlbench 0.1"]), 1),
     ]  # fmt: skip
 
 
