@@ -265,7 +265,7 @@ def _check_experiment(path: Path, result: Record) -> None:
             if faults:
                 field = f"experiment.task.{'.'.join(map(str, faults[0]['loc']))}"
                 raise _changed(path, field, values) from error
-        except (LookupError, TypeError) as error:  # of such a validator
+        except (LookupError, TypeError, OSError) as error:  # of such a validator
             raise _changed(path, "experiment.task", values) from error
 
 
