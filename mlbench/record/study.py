@@ -224,9 +224,7 @@ def histories(output_root: Path, *, runs: Collection[str] | None = None) -> dict
             plan = load(path.parent)
             log = attempts_log(path.parent)
             begun = {(e["value"]["trial"], e["value"]["run_id"]) for e in log if e["key"] in (RUN, ENDED)}
-            lost = [
-                (trial, run) for trial, run in begun if run and not _is_there(output_root, trial, run, runs)
-            ]
+            lost = [pair for pair in begun if pair[1] and not _is_there(output_root, *pair, runs)]
             unfinished = {run for _, run in lost if runs is None and _is_unfinished(output_root / run)}
             with_attempts = logged_trials(log)
             for point in plan.points if plan else ():

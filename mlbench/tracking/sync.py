@@ -173,8 +173,8 @@ def sync_studies(
                 summary = summarize(plan, records, output_root)
                 write = partial(parent_runs.write, plan, records, summary, output_root=output_root)
                 done = {(run.key, run.seed) for run in results(records) if run.status in FINISHED}
-                lacking = {(trial.point.key, trial.seed) for trial in study.trials(plan)} - done
-                status = "FAILED" if lacking else "FINISHED"  # as the sweep says it
+                planned = {(trial.point.key, trial.seed) for trial in study.trials(plan)}
+                status = "FINISHED" if planned <= done else "FAILED"  # as the sweep says it
                 with reachable(store):
                     within(ANSWER_S, partial(open_client, store, artifacts=None))
                 within(UPLOAD_S, partial(write, uri=store, status=status))
