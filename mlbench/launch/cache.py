@@ -26,6 +26,7 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
     def stands(record: Record) -> bool:
         return (
             record.status in FINISHED
+            and not record.contradictions
             and data in (None, record.data_hash)
             and record.experiment.division.name == experiment.division.name
             and [*map(str, record.deviations)] == [*map(str, experiment.deviations)]

@@ -49,6 +49,10 @@ class History(NamedTuple):
     deleted: frozenset[str] = frozenset()
     unfinished: frozenset[str] = frozenset()
 
+    def __or__(self, other: "History") -> "History":
+        """Return what both know."""
+        return History(*(some | more for some, more in zip(self, other, strict=True)))
+
 
 def by_seed(records: Iterable[Record]) -> list[Attempts]:
     """Group runs by experiment and seed, in the order of each group's first run; equal run ids count once.

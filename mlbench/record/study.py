@@ -228,14 +228,13 @@ def histories(output_root: Path, *, runs: Collection[str] | None = None) -> dict
             unfinished = {run for _, run in lost if runs is None and _is_unfinished(output_root / run)}
             with_attempts = logged_trials(log)
             for point in plan.points if plan else ():
-                old = result.get(point.key, History())
-                own = {run for trial, run in lost if str(trial).startswith(f"{point.key}-")}
-                result[point.key] = History(
-                    planned=old.planned | set(point.seeds),
-                    drawn=old.drawn | set(point.drawn),
-                    logged=old.logged | {s for s in point.seeds if trial_id(point.key, s) in with_attempts},
-                    deleted=old.deleted | (own - unfinished),
-                    unfinished=old.unfinished | (own & unfinished),
+                own = frozenset(run for trial, run in lost if str(trial).startswith(f"{point.key}-"))
+                result[point.key] = result.get(point.key, History()) | History(
+                    planned=frozenset(point.seeds),
+                    drawn=frozenset(point.drawn),
+                    logged=frozenset(s for s in point.seeds if trial_id(point.key, s) in with_attempts),
+                    deleted=own - unfinished,
+                    unfinished=own & unfinished,
                 )
     return result
 

@@ -14,6 +14,7 @@ from mlbench.analysis.points import Point
 from mlbench.config.errors import UserError, suggest
 from mlbench.config.identity import flatten
 from mlbench.record import fields, reader, run_folders, study
+from mlbench.record.attempts import History
 from mlbench.record.record import Record
 from mlbench.report import aggregates, grouping, render, summary
 from mlbench.report import charts as drawings
@@ -52,7 +53,10 @@ def summarize(runs: "pd.DataFrame") -> "pd.DataFrame":
 def answers(runs: "pd.DataFrame") -> dict[str, str]:
     """Return what the runs say about time, price and certainty, in sentences, by task, data and goal."""
     roots = {Path(folder).parent for folder in runs["folder"]}
-    histories = {key: history for root in roots for key, history in study.histories(root).items()}
+    histories: dict[str, History] = {}
+    for root in roots:
+        for key, history in study.histories(root).items():
+            histories[key] = histories.get(key, History()) | history
     groups = grouping.groups(_records(runs), histories=histories)
     return {group.title: " ".join(summary.answer(group)) for group in groups}
 

@@ -54,6 +54,12 @@ def test_five_drawn_seeds_of_one_plan_are_official() -> None:
     assert "official: k = 2" in certainty(runs())
 
 
+def test_what_two_folders_know_of_a_point_adds_up() -> None:
+    """The seeds of one, and an attempt that was deleted from the other, which a notebook reads together."""
+    both = DRAWN | History(planned=frozenset({6}), deleted=frozenset({"run"}))
+    assert (both.planned, both.drawn, both.deleted) == ({*SEEDS, 6}, {*SEEDS}, {"run"})
+
+
 @pytest.mark.parametrize(
     ("records", "history", "reason"),
     [

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grimp
@@ -16,7 +17,7 @@ from mlbench import run
 from mlbench.clusters import node
 from mlbench.config import compose, identity, overrides, plugins
 from mlbench.launch import cache, execute
-from mlbench.record import provenance
+from mlbench.record import provenance, reader
 from mlbench.record.record import JobSubmission, Node
 from tools.freeze import MEASURING
 
@@ -158,6 +159,21 @@ def test_a_run_is_lost_with_what_may_change_its_number_and_with_nothing_else(
         path.unlink()
         if text is not None:
             path.write_text(text)
+
+
+@pytest.mark.parametrize("contradictions", [[], ["its phases do not add up"]])
+def test_a_run_of_the_store_whose_log_contradicts_itself_stands_for_none(
+    contradictions: list[str], copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts in no table either, so a sweep would take it for its trial for ever."""
+    name = measured(tmp_path)
+    record = reader.load(tmp_path / name / "record.json")
+    shutil.rmtree(tmp_path / name)
+    text = record.model_copy(update={"contradictions": contradictions}).model_dump_json()
+    store = SimpleNamespace(records=lambda **_: [text])
+    monkeypatch.setattr(cache, "open_client", lambda *_, **__: store)
+    result = cache.find_cached(compose.compose([*WORDS, f"output_root={tmp_path}"]), data=None)
+    assert (result is None) is bool(contradictions)
 
 
 def test_a_price_edit_between_two_calls_with_one_seed_measures_once(
