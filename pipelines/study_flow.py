@@ -20,7 +20,8 @@ from metaflow.flowspec import FlowSpec
 from mlbench.config.errors import UserError
 from mlbench.terminal.args import BEFORE, OK, USER_ERROR
 
-UNMEASURED = "a trial was not measured: `run` again, which repeats none that was"  # `resume` begins at the end
+# `resume` would begin at the end.
+UNMEASURED = "a trial was not measured: `run` again, which repeats none that was"
 
 
 class StudyFlow(FlowSpec):

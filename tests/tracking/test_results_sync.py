@@ -164,12 +164,12 @@ def test_a_study_that_lacks_runs_is_not_called_finished(
     run = Run(tmp_path, seed=1)
     run.validate(90.0)
     key, statuses = run.end("goal_reached").key, list[str]()
+    summary = parent_runs.Summary((), {}, "")
     monkeypatch.setattr(parent_runs, "write", lambda *_, status, **__: statuses.append(status))
     for seeds in ((1, 2), (1,)):
         point = study.StudyPoint(key=key, overrides=(), seeds=seeds)
         plan = study.new("s", question="?").model_copy(update={"points": (point,)})
         study.save(plan, study.folder(tmp_path, "s"))
-        summary = parent_runs.Summary((), {}, "")
         assert list(sync.sync_studies(tmp_path, None, summarize=lambda *_: summary)) == [("s", "")]
     assert statuses == ["FAILED", "FINISHED"]
 

@@ -9,7 +9,7 @@ OPEN = None  # why the recipe is MLPerf's open division; None: it keeps the clos
 
 
 def hyperparameters(config: Config, *, workers: int, steps_per_epoch: int) -> dict[str, Any]:
-    """Return values by MLPerf's keys; intervals are in optimizer steps. A pair is a value and its metadata."""
+    """Return values by MLPerf's keys; intervals are in steps. A pair is a value and its metadata."""
     steps = config.epochs * steps_per_epoch
     return {
         "opt_name": "adam",

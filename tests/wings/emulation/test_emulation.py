@@ -202,7 +202,8 @@ def test_a_link_that_never_sleeps_has_no_real_time_priority(
     delay_ms: float, real_time: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel would stop it for 50 ms of every second; one that sleeps has it, to wake up in time."""
-    monkeypatch.setattr(Links, "calibrate", lambda _: None)  # beside a link that never sleeps it takes a minute
+    # Beside a link that never sleeps it takes a minute.
+    monkeypatch.setattr(Links, "calibrate", lambda _: None)
     with hosts(f"delay_ms={delay_ms}") as made:
         assert made.process is not None
         pid = made.process.pid
