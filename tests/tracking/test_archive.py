@@ -30,7 +30,8 @@ export = partial(archive.export, mllog=mlperf_log.text)
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """A run on two workers that reached its goal at the second validation."""
-    run = Run(tmp_path / "runs", "task=resnet20", "goal=80", "division=open", seed=7)
+    words = ("task=resnet20", "task.batch_size=128", "goal=80", "division=open")
+    run = Run(tmp_path / "runs", *words, seed=7)
     run.validate(70.0)
     run.validate(81.5)
     run.end("goal_reached")

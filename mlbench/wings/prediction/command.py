@@ -505,7 +505,7 @@ def _frontier(
         for offer in offers
     ]
     print("\n".join([runs.title, *ahead, "", _table(OFFER, rows), ""]))
-    print("\n".join([*(answer.sentence for answer in answers), "", *refusals(refused), *rest]))
+    print("\n".join([*(answer.sentence for answer in answers), "", *refusals(refused), "", *rest]))
     return OK
 
 
