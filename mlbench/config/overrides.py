@@ -239,9 +239,10 @@ def _leave_out(hardware: dict[str, Any], values: dict[str, Any]) -> None:
     price, peak = hardware.get("price"), hardware.get("peak")
     if isinstance(price, dict) and "hardware.price.usd_per_hour" in values:
         price["usd_per_hour_spot"] = None
-    rates = peak.keys() - {"source"} if isinstance(peak, dict) else ()
-    if any(f"hardware.peak.{name}" in values for name in rates):
-        peak.update(dict.fromkeys(rates))
+    if isinstance(peak, dict):
+        rates = peak.keys() - {"source"}
+        if any(f"hardware.peak.{name}" in values for name in rates):
+            peak.update(dict.fromkeys(rates))
 
 
 def _layered(overrides: Overrides) -> dict[str, Any]:

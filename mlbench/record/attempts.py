@@ -51,7 +51,13 @@ class History(NamedTuple):
 
     def __or__(self, other: "History") -> "History":
         """Return what both know."""
-        return History(*(some | more for some, more in zip(self, other, strict=True)))
+        return History(
+            planned=self.planned | other.planned,
+            drawn=self.drawn | other.drawn,
+            logged=self.logged | other.logged,
+            deleted=self.deleted | other.deleted,
+            unfinished=self.unfinished | other.unfinished,
+        )
 
 
 def by_seed(records: Iterable[Record]) -> list[Attempts]:
