@@ -44,12 +44,12 @@ class SubmitSettings:
             raise UserError(f"detach={settings['detach']} is neither true nor false")
         if not settings["retries"].isdigit():
             raise UserError(f"retries={settings['retries']} is not a whole number from 0")
-        parsed = cls(settings["detach"] == "true", settings["attach"], int(settings["retries"]))
-        given = [f"{name}={settings[name]}" for name, value in vars(parsed).items() if value]
-        if len(given) > 1:
+        submission = cls(settings["detach"] == "true", settings["attach"], int(settings["retries"]))
+        conflicts = [f"{name}={settings[name]}" for name, value in vars(submission).items() if value]
+        if len(conflicts) > 1:
             hint = "only a command that submits a run and follows it can start it anew; leave all but one out"
-            raise UserError(f"{' and '.join(given)} do not go together", hint=hint)
-        return parsed
+            raise UserError(f"{' and '.join(conflicts)} do not go together", hint=hint)
+        return submission
 
 
 def takes(cluster: str) -> bool:

@@ -297,8 +297,8 @@ def node_gpus(worker: Any, gpu: Any, *, node_rank: int) -> list[tuple[str, dict[
 def with_gpus(description: Node, rates: list[dict[str, float]]) -> Node:
     """Return a node's description with its GPUs' calibration, and a warning for each that is slow."""
     if not all(rates):
-        wanted = any(rates) or description.calibration  # else MLBENCH_CALIBRATION_S is 0
-        missing = [f"a GPU of {description.hostname} could not be calibrated"] if wanted else []
+        enabled = any(rates) or description.calibration  # else MLBENCH_CALIBRATION_S is 0
+        missing = [f"a GPU of {description.hostname} could not be calibrated"] if enabled else []
         return description.model_copy(update={"warnings": [*description.warnings, *missing]})
     slow = [f"{description.hostname}: {sentence}" for sentence in calibrate.slow_gpus(rates)]
     calibration = {**description.calibration, **calibrate.slowest(rates)}

@@ -83,9 +83,9 @@ def job(experiment: Experiment, overrides: Sequence[str]) -> Object:
     spec["restartPolicy"] = "Never"
     slug = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
     # A Job that has ended is kept for a while: of another place, it would be taken for this one's.
-    place = hashlib.sha256(f"{config.data_claim or config.data_bucket}".encode()).hexdigest()[:6]
+    destination = hashlib.sha256(f"{config.data_claim or config.data_bucket}".encode()).hexdigest()[:6]
     return pods.resource(
-        config, "batch/v1", "Job", f"mlbench-data-{slug}-{place}",
+        config, "batch/v1", "Job", f"mlbench-data-{slug}-{destination}",
         spec={"backoffLimit": 0, "ttlSecondsAfterFinished": KEEP_S,
               "template": pods.with_head_pod(config, template)},
     )  # fmt: skip

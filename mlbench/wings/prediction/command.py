@@ -221,9 +221,9 @@ def _table(headings: Sequence[str], rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def chart(
-    forecasts: Sequence[Forecast], *, fitted: Measurements, held_out: Measurements, asked: str = ""
+    forecasts: Sequence[Forecast], *, fitted: Measurements, held_out: Measurements, conditions: str = ""
 ) -> Chart:
-    """Return the predicted time over workers with its band; the runs, too, unless others are `asked` for."""
+    """Return the predicted time over workers with its band; the runs, too, unless `conditions` are others."""
     workers, times = [row.workers for row in forecasts], [row.time_s for row in forecasts]
     values, texts = [time.value for time in times], _texts(workers, [time.value for time in times])
     traces = [Trace("predicted", workers, values, texts=texts, small=True)]
@@ -231,7 +231,7 @@ def chart(
         low, high = [time.low for time in times], [time.high for time in times]
         band = Trace("95 % of further runs", workers, values, "band", style=5, low=low, high=high)
         traces.insert(0, band)
-    shown = () if asked else ((fitted, "measured"), (held_out, "measured, not fitted"))
+    shown = () if conditions else ((fitted, "measured"), (held_out, "measured, not fitted"))
     for several, label in shown:
         runs = [run for run in several.runs if run.reached]
         xs, ys = [run.workers for run in runs], [run.total_s for run in runs]
@@ -243,7 +243,7 @@ def chart(
     return Chart.of(
         "prediction",
         f"Predicted time to accuracy of {fitted.task}",
-        about=f"{about}; predicted for {asked}" if asked else about,
+        about=f"{about}; predicted for {conditions}" if conditions else about,
         x=Axis("workers", "log", tuple((float(k), f"{k:,}") for k in workers)),
         y=Axis("time to accuracy", "log", tuple((y, duration(y)) for y in ticks), limits),
         traces=traces,
@@ -347,7 +347,7 @@ def assumptions(fit: Model, other: Target) -> list[str]:
                 f"(Student's t, df = {transfer.dof})."
             )
         if network is None:
-            links = ", ".join(f"{where} {_reached(fit, tier)}" for tier, (where, _) in model.TIERS.items())
+            links = ", ".join(f"{where} {_rate_share(fit, tier)}" for tier, (where, _) in model.TIERS.items())
             sentences.append(f"Communication is what its profile states of its links, reached {links}.")
     if spot := other.spot:
         sentences.append(
@@ -358,13 +358,13 @@ def assumptions(fit: Model, other: Target) -> list[str]:
     if network is not None and not network.measured:
         sentences.append(
             f"Network {network.name} is stated, not measured; its line rate is reached "
-            f"{_reached(fit, model.BETWEEN)}. What the workers wait for each other, which the measured "
+            f"{_rate_share(fit, model.BETWEEN)}. What the workers wait for each other, which the measured "
             "latency holds, is then left out."
         )
     return sentences
 
 
-def _reached(fit: Model, tier: str) -> str:
+def _rate_share(fit: Model, tier: str) -> str:
     """Return how much of its stated rate a link of another network is taken to reach, and why."""
     hardware, why = fit.measurements.hardware, "no run used such a link"
     if tier in fit.allreduce:
@@ -463,8 +463,8 @@ def _predict(args: Args) -> int:
     old = forecast.old_price(other.hardware or fitted.hardware, date.today())
     answers = forecast.advise(forecasts, **limits, old=old)
     unseen = everything.only([k for k in everything.counts if k not in fitted.counts])
-    asked = " ".join(f"{name}={settings[name]}" for name in ELSEWHERE if settings[name])
-    _draw(args, lambda: chart(forecasts, fitted=fitted, held_out=unseen, asked=asked))
+    conditions = " ".join(f"{name}={settings[name]}" for name in ELSEWHERE if settings[name])
+    _draw(args, lambda: chart(forecasts, fitted=fitted, held_out=unseen, conditions=conditions))
     emulated, doubt, ends = first(fit, other, most=counts[-1], wanted=wanted)
     rest = [*basis(fit), *assumptions(fit, other), *holdouts(left_out, held_out)]
     if args.json:

@@ -173,16 +173,16 @@ def _of_communication(model: Model, otherwise: Array) -> Array:
 
     - otherwise: what is returned where no run tells one.
     """
-    known = np.full(len(otherwise), np.nan)
+    residuals = np.full(len(otherwise), np.nan)
     for tier, mask in tier_runs(model.measurements).items():
         forms = [form.spread(form.dof) for form in model.allreduce.get(tier, {}).values() if form.dof]
         if forms:
-            known[mask] = np.mean(forms, axis=0)
-    unknown = np.isnan(known)
-    if unknown.all():
+            residuals[mask] = np.mean(forms, axis=0)
+    missing = np.isnan(residuals)
+    if missing.all():
         return otherwise
-    known[unknown] = np.resize(known[~unknown], unknown.sum())
-    return known
+    residuals[missing] = np.resize(residuals[~missing], missing.sum())
+    return residuals
 
 
 def leave_one_out(measurements: Measurements) -> list[HoldoutError]:
@@ -282,9 +282,9 @@ def _drawn(counts: Array, target: Target, model: Model) -> tuple[Array, Array]:
 
 def _draw_runs(shown: Noise, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """Return both residuals of runs that are drawn with replacement, either sign alike likely."""
-    drawn = rng.integers(len(shown.seconds), size=size)
+    runs = rng.integers(len(shown.seconds), size=size)
     signs = rng.choice((-1.0, 1.0), size)
-    return shown.seconds[drawn] * signs, shown.communication[drawn] * signs
+    return shown.seconds[runs] * signs, shown.communication[runs] * signs
 
 
 def _draw(residuals: Array, size: int, rng: np.random.Generator) -> Array:

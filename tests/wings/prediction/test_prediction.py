@@ -281,8 +281,8 @@ def test_a_picture_of_something_else_has_no_measured_runs_and_says_what_it_is_of
     runs = World().measure(COUNTS)
     rows = forecast(model.fit(runs), [1, 2])
     own, other = (
-        command.chart(rows, fitted=runs, held_out=runs.only([]), asked=asked)
-        for asked in ("", "hardware=other")
+        command.chart(rows, fitted=runs, held_out=runs.only([]), conditions=conditions)
+        for conditions in ("", "hardware=other")
     )
     assert "measured" in [trace.label for trace in own.traces] and own.about.endswith("16 workers")
     assert "measured" not in [trace.label for trace in other.traces]
