@@ -2,17 +2,17 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+import torch
+from torch import nn
 
 
 def training_flops(
-    model: "nn.Module",
+    model: nn.Module,
     inputs: Sequence[Any],
-    loss_of_output: "Callable[[Any], Tensor]",
+    loss_of_output: Callable[[Any], torch.Tensor],
     *,
     samples: int | None = None,
 ) -> float:
@@ -31,7 +31,6 @@ def training_flops(
     normalisation, pooling, soft-max, dot products of vectors and embeddings have none and count as 0.
     Fused recurrent kernels have none either, but on the meta device they fall apart into products.
     """
-    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     shadow = (_shadows[model] if model in _shadows else _shadow(model)).train()
@@ -43,22 +42,20 @@ def training_flops(
     return counter.get_total_flops() / (samples or len(inputs[0]))
 
 
-def keep_shapes(model: "nn.Module") -> None:
+def keep_shapes(model: nn.Module) -> None:
     """Keep what `training_flops` needs of a model that is about to become one that cannot be copied."""
     _shadows[model] = _shadow(model)
 
 
-_shadows: "WeakKeyDictionary[nn.Module, nn.Module]" = WeakKeyDictionary()
+_shadows: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
 
 
-def _shadow(model: "nn.Module") -> "nn.Module":
+def _shadow(model: nn.Module) -> nn.Module:
     """Return a copy in which every parameter and buffer is a shape without memory; tied ones stay tied."""
-    import torch
-
     shapes: dict[int, Any] = {}
     for buffer in model.buffers():
         shapes[id(buffer)] = torch.empty_like(buffer, device="meta")
     for weight in model.parameters():
         shape = torch.empty_like(weight, device="meta")
-        shapes[id(weight)] = torch.nn.Parameter(shape, requires_grad=weight.requires_grad)
+        shapes[id(weight)] = nn.Parameter(shape, requires_grad=weight.requires_grad)
     return copy.deepcopy(model, shapes)

@@ -6,19 +6,17 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from mlbench.record.messages import ValidationMessage
 from mlbench.record.phases import PhaseTimes
+from mlbench.training.loss_meter import LossMeter
 from mlbench.training.precision import LossScaler
 from mlbench.training.profiler import RankProfile
-
-if TYPE_CHECKING:
-    from mlbench.training.loss_meter import LossMeter
-    from mlbench.training.worker import Worker
+from mlbench.training.worker import Worker
 
 
 class Steps(Protocol):
@@ -37,7 +35,7 @@ class Trainer(Protocol):
     - losses: of this rank's micro-batches, since the last validation.
     """
 
-    losses: "LossMeter"
+    losses: LossMeter
 
     def train(self) -> None:
         """Begin to train, or go on after a validation."""
@@ -103,7 +101,7 @@ class Setup:
     warnings: tuple[str, ...] = ()
     close: Callable[[], None] = _nothing
 
-    def trainer(self, worker: "Worker") -> Trainer:
+    def trainer(self, worker: Worker) -> Trainer:
         """Return what trains the model on this rank; before the clock starts, and every rank calls it."""
         raise NotImplementedError
 
@@ -131,7 +129,7 @@ class TrainingSetup(Setup):
     autocast: torch.dtype | None = None
     scaler: LossScaler | None = None
 
-    def trainer(self, worker: "Worker") -> Trainer:
+    def trainer(self, worker: Worker) -> Trainer:
         """Return what trains the model under the worker's sync strategy."""
         from mlbench.training.torch_trainer import TorchTrainer  # which imports this module
 

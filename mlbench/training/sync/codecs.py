@@ -8,14 +8,13 @@ fixes what is drawn at random; payloads of a `summable` codec may be added befor
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-if TYPE_CHECKING:
-    from mlbench.training.sync import compression, decentralised
-    from mlbench.training.worker import Worker
+from mlbench.training.sync import compression, decentralised
+from mlbench.training.worker import Worker
 
 
 class Message(NamedTuple):
@@ -32,7 +31,7 @@ class Message(NamedTuple):
 
 
 def of(
-    method: str, settings: "compression.Config | decentralised.Config", worker: "Worker", *, memory: bool
+    method: str, settings: compression.Config | decentralised.Config, worker: Worker, *, memory: bool
 ) -> "Codec":
     """Return the codec of a method; with a memory, those that draw are contractions."""
     if method == "topk":
@@ -90,7 +89,7 @@ class RandomK:
 
     density: float
     scaled: bool
-    worker: "Worker"
+    worker: Worker
     summable: bool = True
 
     def encode(self, vector: torch.Tensor, *position: int) -> Message:
@@ -141,7 +140,7 @@ class Qsgd:
     levels: int
     block: int
     contraction: bool
-    worker: "Worker"
+    worker: Worker
     summable: bool = False
 
     def encode(self, vector: torch.Tensor, *position: int) -> Message:

@@ -1,16 +1,13 @@
 """What the loop asks of a sync strategy."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from mlbench.config import plugins
 from mlbench.training.sync.wire import Wire, connect, float_buffers
-
-if TYPE_CHECKING:
-    from mlbench.training.worker import Worker
+from mlbench.training.worker import Worker
 
 
 class BareModel:
@@ -45,7 +42,7 @@ class BareModel:
         return 0 if self.wire is None else self.wire.sent
 
 
-def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, worker: "Worker") -> BareModel:
+def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, worker: Worker) -> BareModel:
     """Return `model` under the strategy that the worker's configuration names."""
     if worker.world_size == 1:
         return BareModel(model)

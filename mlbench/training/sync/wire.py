@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from mlbench.training.worker import Worker
-
+from mlbench.training.worker import Worker
 
 LARGE_BYTES = 2**24  # of a message that NCCL sends by another algorithm than a number, chosen 2026-11-24
 # Their names since torch 2.13, and before.
@@ -17,7 +15,7 @@ all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tens
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
-def connect(worker: "Worker") -> None:
+def connect(worker: Worker) -> None:
     """Let the backend make the connections of all collectives now; every rank must call this, off the clock.
 
     NCCL makes its communicator at the first collective, the connections of an algorithm at the first message
@@ -51,7 +49,7 @@ class Wire:
     - sent: bytes so far.
     """
 
-    def __init__(self, worker: "Worker") -> None:
+    def __init__(self, worker: Worker) -> None:
         self.rank, self.workers, self.timer = worker.rank, worker.world_size, worker.timer
         self.sent = 0
 

@@ -1,7 +1,7 @@
 """Gradients or weights averaged after backward, with nothing hidden."""
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -10,13 +10,11 @@ from mlbench.training.sync.all_reduce import Config
 from mlbench.training.sync.gradients import GradientAverage, average
 from mlbench.training.sync.strategy import BareModel
 from mlbench.training.sync.wire import Wire
-
-if TYPE_CHECKING:
-    from mlbench.training.worker import Worker
+from mlbench.training.worker import Worker
 
 
 def synchronise(
-    model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: "Worker"
+    model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: Worker
 ) -> "Gradients | Weights":
     """Return the bare model with averages after backward or after the optimizer's step."""
     wire = Wire(worker)

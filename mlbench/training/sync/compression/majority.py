@@ -1,16 +1,12 @@
 """signSGD with majority vote (Bernstein et al. 2018, arXiv 1802.04434)."""
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 
 from mlbench.training.sync.codecs import pack, unpack
 from mlbench.training.sync.compression.memories import Bucket
 from mlbench.training.sync.wire import Wire
-
-if TYPE_CHECKING:
-    from mlbench.training.worker import Worker
+from mlbench.training.worker import Worker
 
 
 class MajorityVote:
@@ -21,7 +17,7 @@ class MajorityVote:
     drift.
     """
 
-    def __init__(self, wire: Wire, worker: "Worker") -> None:
+    def __init__(self, wire: Wire, worker: Worker) -> None:
         self.wire, self.worker, self.step = wire, worker, 0
 
     def average(self, bucket: Bucket) -> "torch.futures.Future[torch.Tensor]":

@@ -1,14 +1,10 @@
 """PowerSGD: gradients as products of two thin matrices (Vogels et al. 2019, arXiv 1905.13727)."""
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from mlbench.training.sync.compression.memories import Bucket, Memories
 from mlbench.training.sync.wire import Wire, unflatten
-
-if TYPE_CHECKING:
-    from mlbench.training.worker import Worker
+from mlbench.training.worker import Worker
 
 
 class PowerSgd:
@@ -22,7 +18,7 @@ class PowerSgd:
     is late; torch's own hook waits for the second in a thread of gloo's two, which all buckets share.
     """
 
-    def __init__(self, wire: Wire, worker: "Worker", *, rank: int, lost: Memories | None) -> None:
+    def __init__(self, wire: Wire, worker: Worker, *, rank: int, lost: Memories | None) -> None:
         self.wire, self.worker, self.rank, self.lost = wire, worker, rank, lost
         self._right: dict[int, torch.Tensor] = {}  # Q by the weight's id
 

@@ -5,7 +5,7 @@ memory adds; results are sums of what all ranks sent. Time to encode is backward
 powersgd and sign_majority compute between their two collectives, is communication.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,14 +17,12 @@ from mlbench.training.sync.compression.memories import Bucket, Memories
 from mlbench.training.sync.compression.powersgd import PowerSgd
 from mlbench.training.sync.ddp.torch import Ddp, wrap
 from mlbench.training.sync.wire import Wire
-
-if TYPE_CHECKING:
-    from mlbench.training.worker import Worker
+from mlbench.training.worker import Worker
 
 Averaged = torch.futures.Future[torch.Tensor]
 
 
-def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: "Worker") -> Ddp:
+def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: Worker) -> Ddp:
     """Return what averages compressed gradients over the workers while `model` trains."""
     wrapped = wrap(model, config.bucket_cap_mb)
     wire = Wire(worker)

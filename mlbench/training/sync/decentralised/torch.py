@@ -1,7 +1,5 @@
 """D-PSGD and CHOCO-SGD: averages with the neighbours after the optimizer's own step."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import nn
 
@@ -10,13 +8,11 @@ from mlbench.training.sync.decentralised import Config
 from mlbench.training.sync.decentralised.graphs import receivers, senders
 from mlbench.training.sync.own_models import OwnModels
 from mlbench.training.sync.wire import Wire, unflatten
-
-if TYPE_CHECKING:
-    from mlbench.training.worker import Worker
+from mlbench.training.worker import Worker
 
 
 def synchronise(
-    model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: "Worker"
+    model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: Worker
 ) -> "Gossip | Choco":
     """Return the bare model with averages between the optimizer's steps."""
     if config.compression == "none":

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -17,14 +17,10 @@ from mlbench.training.flops import keep_shapes
 from mlbench.training.sync.fsdp import Config
 from mlbench.training.sync.strategy import BareModel
 from mlbench.training.sync.wire import Wire, all_gather_single, all_reduce_bytes, reduce_scatter_single
-
-if TYPE_CHECKING:
-    from mlbench.training.worker import Worker
+from mlbench.training.worker import Worker
 
 
-def synchronise(
-    model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: "Worker"
-) -> "Fsdp":
+def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: Worker) -> "Fsdp":
     """Return the model with its weights shared out, and let the optimizer step this worker's parts."""
     values = [value for state in optimizer.state.values() for value in state.values()]
     if any(torch.is_tensor(value) and value.any() for value in values):

@@ -1,7 +1,6 @@
 """Local SGD, post-local SGD and DiLoCo, which differ in their beginning and in the outer step."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -10,13 +9,11 @@ from mlbench.training.sync.gradients import GradientAverage
 from mlbench.training.sync.local_sgd import Config
 from mlbench.training.sync.own_models import OwnModels
 from mlbench.training.sync.wire import Wire
-
-if TYPE_CHECKING:
-    from mlbench.training.worker import Worker
+from mlbench.training.worker import Worker
 
 
 def synchronise(
-    model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: "Worker"
+    model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: Worker
 ) -> "LocalSgd":
     """Return the bare model with averages between the optimizer's steps."""
     return LocalSgd(model, config, Wire(worker))
