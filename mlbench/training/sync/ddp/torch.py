@@ -1,7 +1,7 @@
 """Gradients averaged by an all-reduce that overlaps with backward: torch's DistributedDataParallel."""
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -12,24 +12,15 @@ from mlbench.training.sync.ddp import Config
 from mlbench.training.sync.strategy import BareModel
 from mlbench.training.sync.wire import Wire, all_reduce_bytes
 from mlbench.training.timer import PhaseTimer
-
-if TYPE_CHECKING:
-    from mlbench.training.worker import Worker
+from mlbench.training.worker import Worker
 
 
-def synchronise(
-    model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: "Worker"
-) -> "Ddp":
-    """Return what averages gradients over the workers while `model` trains."""
-    return gradient_average(model, config.bucket_cap_mb, worker)
-
-
-def gradient_average(model: nn.Module, bucket_cap_mb: float, worker: "Worker") -> "Ddp":
-    """Return DDP with buckets of so many MiB.
+def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: Worker) -> "Ddp":
+    """Return what averages gradients over the workers while `model` trains.
 
     Buffers (running statistics) stay local while training and are averaged before a validation.
     """
-    wrapped = wrap(model, bucket_cap_mb)
+    wrapped = wrap(model, config.bucket_cap_mb)
     if worker.timer.enabled:
         wrapped.register_comm_hook(worker.timer, _timed_all_reduce)
     size = sum(weight.nbytes for weight in model.parameters() if weight.requires_grad)

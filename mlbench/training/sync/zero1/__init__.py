@@ -2,16 +2,14 @@
 
 from typing import ClassVar
 
-from mlbench.config.experiment import PositiveFloat, SyncConfig
+from mlbench.training.sync import ddp
 
 
-class Config(SyncConfig):
+class Config(ddp.Config):
     """What conf/sync/zero1.yaml holds."""
 
     CLOSED: ClassVar[bool] = True
     NEEDS_OPTIMIZER: ClassVar[bool] = True
-
-    bucket_cap_mb: PositiveFloat
 
     @property
     def restarts(self) -> bool:

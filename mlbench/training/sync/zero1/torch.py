@@ -1,25 +1,24 @@
 """ZeRO stage 1: every weight has one worker that keeps its optimizer state and makes its step."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from mlbench.training.sync import wire
-from mlbench.training.sync.ddp.torch import Ddp, gradient_average
+from mlbench.training.sync.ddp.torch import Ddp
+from mlbench.training.sync.ddp.torch import synchronise as gradient_average
 from mlbench.training.sync.zero1 import Config
-
-if TYPE_CHECKING:
-    from mlbench.training.worker import Worker
+from mlbench.training.worker import Worker
 
 
-def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: "Worker") -> Ddp:
+def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: Worker) -> Ddp:
     """Return DDP, and let the optimizer step this worker's share of the weights.
 
     torch's ZeroRedundancyOptimizer builds the optimizer itself; here the task has built it and its schedule
     holds it. Optimizers skip a weight without gradient and make no state for it.
     """
-    ddp = gradient_average(model, config.bucket_cap_mb, worker)
+    ddp = gradient_average(model, optimizer, config, worker)
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     shares = shared_out(weights, worker.world_size)
     others = [w for rank, share in enumerate(shares) if rank != worker.rank for w in share]
