@@ -2,10 +2,12 @@
 
 import glob
 import itertools
+import logging
 import os
 import platform
 import secrets
 import shlex
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -25,13 +27,12 @@ from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment, TrainingConfig
 from mlbench.datasets import own_files
-from mlbench.launch import cache, signals, torchrun
-from mlbench.launch.driver import run_workers
+from mlbench.launch import cache, process_group, signals, torchrun
 from mlbench.launch.event_stream import EventStream
-from mlbench.launch.failures import WorkersFailed
+from mlbench.launch.failures import WorkersFailed, root_cause
 from mlbench.launch.output import Display, Output
 from mlbench.launch.watch import Watch, starting
-from mlbench.launch.worker_process import WorkerSpec
+from mlbench.launch.worker_process import WorkerSpec, train_loop_per_worker
 from mlbench.record import events, provenance, stream, study
 from mlbench.record.build_record import build_record, worker_result
 from mlbench.record.noise import Interference
@@ -43,6 +44,7 @@ from mlbench.training import compilation
 STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
 ABORT_STORE_WAIT_S = 5  # s, likewise where the run was aborted
 STOPPED = "stopped by the user (Ctrl-C, SIGTERM or SIGHUP)"
+CONTROL = "gloo"  # of torch's process group where another framework sends the gradients itself
 
 
 def execute(
@@ -53,6 +55,8 @@ def execute(
     output: Output | None = None,
 ) -> Record:
     """Measure the experiment, or return the record of a finished run that stands for it.
+
+    A run leaves a folder with the event log and the record, however it ends.
 
     - begun: the wall clock at which the command started; start-up time counts from there, less the time that
       another run on this machine was waited for.
@@ -66,7 +70,42 @@ def execute(
         return cached
     experiment, seed = resolved(experiment)
     with signals.interruptible(), machine(experiment, output) as lock:
-        return _recorded(experiment, seed=seed, begun=begun, overrides=overrides, lock=lock, output=output)
+        begun += lock.waited_s if lock else 0.0
+        folder = new_folder(experiment, seed, begun)
+        log = folder / events.NAME
+        start = run_start(experiment, folder, seed=seed, begun=begun, overrides=overrides)
+        if os.environ.get(stream.VARIABLE):
+            display: Display = EventStream(log)
+        else:
+            display = output.display(experiment, seed, command_started=begun)
+        # It takes the run before anybody can find it in its log.
+        mlflow = uploader.MlflowUploader(folder, experiment.store, draw=output.figures)
+        values = start.model_dump(mode="json")
+        events.append(log, "run_configuration", values)
+        tell_run(experiment, values)
+        mlflow.start()
+        try:
+            end, exception = _measure(
+                experiment,
+                seed=seed,
+                display=display,
+                folder=folder,
+                lock=lock,
+                give_up=lambda why: _give_up(folder, mlflow, why, output),
+            )
+            record = conclude(folder, end)
+        except BaseException:  # e.g. a full disk; `results sync` may then take the run
+            mlflow.finish(wait=0)
+            raise
+        aborting = exception is not None or record.status == "interrupted"
+        where = mlflow.finish(wait=ABORT_STORE_WAIT_S if aborting else STORE_WAIT_S)
+        if isinstance(display, EventStream):
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                display.end()
+        if exception is not None:
+            raise exception
+        output.card(record, folder=folder, where=where, tracking_uri=experiment.store)
+        return record
 
 
 def reused(experiment: Experiment, output: Output) -> Record | None:
@@ -175,54 +214,6 @@ def _tell_sweep(experiment: Experiment, key: str, **value: Any) -> None:
         log = study.folder(experiment.output_root.absolute(), experiment.study) / study.LOG
         if log.exists():
             events.append(log, key, value)
-
-
-def _recorded(
-    experiment: Experiment,
-    *,
-    seed: int,
-    begun: float,
-    overrides: Sequence[str],
-    lock: MachineLock | None,
-    output: Output,
-) -> Record:
-    """Measure, and leave a folder with the event log and the record, however it ends."""
-    begun += lock.waited_s if lock else 0.0
-    folder = new_folder(experiment, seed, begun)
-    log = folder / events.NAME
-    start = run_start(experiment, folder, seed=seed, begun=begun, overrides=overrides)
-    if os.environ.get(stream.VARIABLE):
-        display: Display = EventStream(log)
-    else:
-        display = output.display(experiment, seed, command_started=begun)
-    # It takes the run before anybody can find it in its log.
-    mlflow = uploader.MlflowUploader(folder, experiment.store, draw=output.figures)
-    values = start.model_dump(mode="json")
-    events.append(log, "run_configuration", values)
-    tell_run(experiment, values)
-    mlflow.start()
-    try:
-        end, exception = _measure(
-            experiment,
-            seed=seed,
-            display=display,
-            folder=folder,
-            lock=lock,
-            give_up=lambda why: _give_up(folder, mlflow, why, output),
-        )
-        record = conclude(folder, end)
-    except BaseException:  # e.g. a full disk; `results sync` may then take the run
-        mlflow.finish(wait=0)
-        raise
-    aborting = exception is not None or record.status == "interrupted"
-    where = mlflow.finish(wait=ABORT_STORE_WAIT_S if aborting else STORE_WAIT_S)
-    if isinstance(display, EventStream):
-        with suppress(OSError, ValueError):  # nobody reads it any more
-            display.end()
-    if exception is not None:
-        raise exception
-    output.card(record, folder=folder, where=where, tracking_uri=experiment.store)
-    return record
 
 
 def conclude(folder: Path, end: RunEnd) -> Record:
@@ -409,3 +400,76 @@ def _measure(
         result=result,
     )
     return end, exception
+
+
+def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
+    """Train by Ray until the workers end; raise UserError or WorkersFailed in one sentence if they fail.
+
+    Call it from the main thread: there a signal ends the wait for Ray. All that the workers report travels
+    through `ray.train.report` to the controller, which runs on this machine and appends it to the event log;
+    nothing else leaves a worker while the clock runs.
+    """
+    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+
+    from mlbench.launch.ray_hooks import EventLogCallback, ProcessGroupConfig
+    from mlbench.launch.ray_train_private import LeanTrainer
+
+    experiment, backend = spec.experiment, spec.experiment.backend
+    torchs = experiment.framework == plugins.TORCH
+    logging.getLogger("ray").setLevel(logging.INFO if experiment.verbose else logging.ERROR)
+    trainer = LeanTrainer(
+        train_loop_per_worker,
+        train_loop_config={"spec": spec},
+        backend_config=ProcessGroupConfig(
+            backend=backend.name if torchs else CONTROL,
+            timeout_s=backend.timeout_s,
+            module=backend.module,
+            interface=connection.interface or backend.interface,
+            sockets=backend.sockets if backend.name == "gloo" else None,
+            variables=process_group.environment(backend),
+            log=str((folder / events.NAME).absolute()),
+            epoch=spec.epoch,
+        ),
+        scaling_config=ScalingConfig(
+            num_workers=experiment.workers,
+            use_gpu="GPU" in connection.resources,
+            resources_per_worker=connection.resources,
+            placement_strategy=connection.placement,
+            label_selector=connection.label_selector,
+        ),
+        run_config=RunConfig(
+            name=folder.name,
+            storage_path=str(folder.parent.absolute() / "ray"),
+            # A run that loses a node is void unless the user allowed restarts, and then they are counted.
+            failure_config=FailureConfig(
+                max_failures=experiment.max_failures,
+                max_preemption_failures=0,
+                controller_failure_limit=experiment.max_failures,
+            ),
+            checkpoint_config=CheckpointConfig(num_to_keep=1),
+            callbacks=[EventLogCallback(folder / events.NAME)],
+        ),
+    )
+    try:
+        trainer.fit()
+    except KeyboardInterrupt:
+        if connection.lost() is None:  # else nobody is left to be told
+            trainer.stop()
+        raise
+    except Exception as error:
+        starts = [event for event in events.read(folder / events.NAME) if event["key"] == "startup"]
+        logs = starts[-1]["metadata"].get("logs", []) if starts else []
+        raise root_cause(error, [_kept_log(log, rank, folder) for rank, log in enumerate(logs)]) from error
+
+
+def _kept_log(log: str, rank: int, folder: Path) -> str:
+    """Return where a rank's log, given as "PATH on HOST", can be read after the run.
+
+    Ray's files go with the run's Ray, so a log that is on this machine is copied beside the event log.
+    """
+    copy = folder / f"rank_{rank}.log"
+    try:
+        shutil.copyfile(log.partition(" on ")[0], copy)
+    except OSError:  # it is on another machine, or the disk is full
+        return log
+    return str(copy)

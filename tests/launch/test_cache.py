@@ -181,7 +181,7 @@ def test_a_price_edit_between_two_calls_with_one_seed_measures_once(
 ) -> None:
     measured(tmp_path)
     monkeypatch.setattr(execute, "check_data", lambda _: None)
-    monkeypatch.setattr(execute, "_recorded", lambda *_, **__: pytest.fail("it was measured again"))
+    monkeypatch.setattr(execute, "new_folder", lambda *_: pytest.fail("it was measured again"))
     profile = copy / "conf/hardware/gcp_n1_t4.yaml"
     text = profile.read_text()
     profile.write_text(text.replace("usd_per_hour: 0.54", "usd_per_hour: 0.99"))
