@@ -1,6 +1,5 @@
 """A scripted run for the tests of what is shown while one trains: a clock, heartbeats and events."""
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -28,14 +27,6 @@ class Clock:
 
     def wait(self, seconds: float) -> None:
         self.seconds += seconds
-
-
-@dataclass
-class Connection:
-    """What is shown of a connection to a cluster."""
-
-    threads: int = 1
-    oversubscribed: bool = False
 
 
 def heartbeat(epoch: float, step: int, *, loss: float = 1.5, rank: int = 0) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mlbench import clock
-from mlbench.launch.output import Connected, Display
+from mlbench.launch.output import Display
 from mlbench.record import events, stream
 
 HEARTBEAT_S = 5.0  # s between two lines; the log of a pod is cut at 10 MiB (kubelet, containerLogMaxSize)
@@ -30,9 +30,8 @@ class EventStream(Display):
     def say(self, text: str) -> None:
         self._print({"activity": text})
 
-    def connected(self, connection: Connected) -> None:
-        values = {"threads": connection.threads, "oversubscribed": connection.oversubscribed}
-        self._print({"connected": values})
+    def connected(self, threads: int, oversubscribed: bool) -> None:
+        self._print({"connected": {"threads": threads, "oversubscribed": oversubscribed}})
 
     def heartbeat(self, heartbeat: dict[str, Any]) -> None:
         if "doing" not in heartbeat:

@@ -4,20 +4,11 @@
 """
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mlbench.config.experiment import Experiment
 from mlbench.record.messages import Heartbeat
 from mlbench.record.record import Record
-
-
-class Connected(Protocol):
-    """What is shown of a `clusters.Connection`."""
-
-    @property
-    def threads(self) -> int: ...
-    @property
-    def oversubscribed(self) -> bool: ...
 
 
 class Display:
@@ -31,8 +22,8 @@ class Display:
     def say(self, text: str) -> None:
         """Show what happens now."""
 
-    def connected(self, connection: Connected) -> None:
-        """Show what the cluster provides."""
+    def connected(self, threads: int, oversubscribed: bool) -> None:
+        """Show the compute threads of a worker, and whether those of all are more than CPUs."""
 
     def heartbeat(self, heartbeat: Heartbeat) -> None:
         """Show a worker's heartbeat."""

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from mlbench import clock
@@ -77,8 +76,7 @@ def execute(
         fields["output_root"] = fields["output_root"].absolute()
         experiment = submission.experiment.model_copy(update=fields)
         with closing(Copy(experiment, output)) as copy:
-            arguments = submission.arguments
-            return _followed(copy, submission, experiment, begun=begun, overrides=arguments, output=output)
+            return _followed(copy, submission, begun=begun, overrides=submission.arguments)
     cached = local.reused(experiment, output)
     if cached is not None:
         return cached
@@ -90,7 +88,7 @@ def execute(
             output.line(f"mlbench: it runs on; {_attach(submission, experiment)} follows it")
             return None
         with closing(Copy(experiment, output)) as copy:
-            record = _followed(copy, submission, experiment, begun=begun, overrides=overrides, output=output)
+            record = _followed(copy, submission, begun=begun, overrides=overrides)
         if record.status != "preempted" or attempt == settings.retries:
             break
         output.line(f"mlbench: retry {attempt + 1} of {settings.retries}")
@@ -105,8 +103,7 @@ class Copy:
         self.folder: Path | None = None
         self.stop: dict[str, Any] | None = None  # the last event; it waits for the record
         self.count = 0  # of events
-        self._experiment = experiment
-        self._output = output
+        self.experiment, self.output = experiment, output
         self._mlflow: uploader.MlflowUploader | None = None
 
     @property
@@ -122,7 +119,7 @@ class Copy:
             run_id = str(event["value"]["run_id"])
             if not RUN_ID.fullmatch(run_id):  # whatever the pod prints is read, and the folder is replaced
                 raise SubmissionLost(f"{run_id[:80]!r} is no name of a run")
-            self._open(self._experiment.output_root / run_id)
+            self._open(self.experiment.output_root / run_id)
             events.copy(self.log, event)
             self._start(event["value"])
         elif event["key"] == "run_stop":
@@ -136,6 +133,31 @@ class Copy:
         self._open(folder)
         events.append(self.log, "run_configuration", start)
         self._start(start)
+
+    def conclude(self, value: dict[str, Any], end: tuple[str, str] | None) -> Record:
+        """Complete the log and the folder of a run that has ended; show its record, and return it.
+
+        value: of the event "submission". end: status and why, where the log has none.
+        """
+        assert self.folder is not None
+        events.append(self.log, "submission", value)
+        log = events.read(self.log)
+        if not any(event["key"] == "run_result" for event in log):
+            status, error = end or ("failed", "its event log has no end")
+            last = lost_end(log[:-1], error, status=status).model_copy(update={"hostname": platform.node()})
+            if len(log) <= 2:  # it never trained
+                last = last.model_copy(update={"ended": clock.wall()})
+            events.append(self.log, "run_result", last.model_dump(mode="json"))
+        record = build_record(events.read(self.log))
+        record.save(self.folder)
+        if self.stop is not None and self.stop["value"]["status"] == record.status:
+            events.copy(self.log, self.stop)
+        else:
+            events.append(self.log, "run_stop", {"status": record.status}, kind="INTERVAL_END")
+        aborting = record.status == "interrupted"
+        where = self.finish(wait=local.ABORT_STORE_WAIT_S if aborting else local.STORE_WAIT_S)
+        self.output.card(record, folder=self.folder, where=where, tracking_uri=self.experiment.store)
+        return record
 
     def finish(self, *, wait: float) -> str | None:
         """Wait for MLflow; return its id of the run, None where it was not reached."""
@@ -160,24 +182,17 @@ class Copy:
 
     def _start(self, start: dict[str, Any]) -> None:
         assert self.folder is not None
-        local.tell_run(self._experiment, start)
-        self._mlflow = uploader.MlflowUploader(self.folder, self._experiment.store, draw=self._output.figures)
+        local.tell_run(self.experiment, start)
+        self._mlflow = uploader.MlflowUploader(self.folder, self.experiment.store, draw=self.output.figures)
         self._mlflow.start()
 
 
-def _followed(
-    copy: Copy,
-    submission: ClusterJob,
-    experiment: Experiment,
-    *,
-    begun: float,
-    overrides: Sequence[str],
-    output: Output,
-) -> Record:
+def _followed(copy: Copy, submission: ClusterJob, *, begun: float, overrides: Sequence[str]) -> Record:
     """Show a run and copy its log until it has ended; delete it; return its record.
 
     A run whose log was not read to its end is not deleted: the cluster has the only whole copy.
     """
+    experiment, output = copy.experiment, copy.output
     view = output.display(experiment, submission.seed, command_started=begun)
     end: tuple[str, str] | None = None  # status and why, where the log has none
     preempted: str | None = None
@@ -204,7 +219,7 @@ def _followed(
         start = local.run_start(experiment, folder, seed=submission.seed, begun=begun, overrides=overrides)
         copy.begin(folder, start.model_dump(mode="json"))
     value = described | {"command": local.command(overrides), "preempted": preempted}
-    return _concluded(copy, value, end, experiment, output)
+    return copy.conclude(value, end)
 
 
 def _attach(submission: ClusterJob, experiment: Experiment) -> str:
@@ -223,8 +238,7 @@ def _show(message: dict[str, Any], view: Display) -> None:
     if "activity" in message:
         view.say(message["activity"])
     elif "connected" in message:
-        connection: Any = SimpleNamespace(**message["connected"])
-        view.connected(connection)
+        view.connected(message["connected"].get("threads"), message["connected"].get("oversubscribed"))
     elif "heartbeat" in message:
         view.heartbeat(message["heartbeat"])
     elif "event" in message:
@@ -238,32 +252,3 @@ def _delete(submission: ClusterJob, output: Output) -> None:
             submission.delete()
     except (SubmissionLost, KeyboardInterrupt) as error:
         output.line(f"mlbench: {submission.name} may still be there: {error}")
-
-
-def _concluded(
-    copy: Copy,
-    value: dict[str, Any],
-    end: tuple[str, str] | None,
-    experiment: Experiment,
-    output: Output,
-) -> Record:
-    """Complete the log and the folder of a run that has ended; return its record."""
-    assert copy.folder is not None
-    events.append(copy.log, "submission", value)
-    log = events.read(copy.log)
-    if not any(event["key"] == "run_result" for event in log):
-        status, error = end or ("failed", "its event log has no end")
-        last = lost_end(log[:-1], error, status=status).model_copy(update={"hostname": platform.node()})
-        if len(log) <= 2:  # it never trained
-            last = last.model_copy(update={"ended": clock.wall()})
-        events.append(copy.log, "run_result", last.model_dump(mode="json"))
-    record = build_record(events.read(copy.log))
-    record.save(copy.folder)
-    if copy.stop is not None and copy.stop["value"]["status"] == record.status:
-        events.copy(copy.log, copy.stop)
-    else:
-        events.append(copy.log, "run_stop", {"status": record.status}, kind="INTERVAL_END")
-    aborting = record.status == "interrupted"
-    where = copy.finish(wait=local.ABORT_STORE_WAIT_S if aborting else local.STORE_WAIT_S)
-    output.card(record, folder=copy.folder, where=where, tracking_uri=experiment.store)
-    return record

@@ -88,7 +88,7 @@ class Watch:
         Ray's servers are looked at for as long as the block lasts, and once more where it fails: what stops
         them afterwards is the driver itself.
         """
-        self.show("connected", connection)
+        self.show("connected", connection.threads, connection.oversubscribed)
         self._heartbeats = HeartbeatServer(connection.host)
         self._connection = connection
         self._deadline = clock.monotonic() + START_S

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from mlbench import clock
 from mlbench.config.experiment import Experiment
-from mlbench.launch.output import Connected, Display
+from mlbench.launch.output import Display
 from mlbench.record import format
 from mlbench.record.messages import Heartbeat
 from mlbench.terminal.run_state import TRAINING, RunState
@@ -158,8 +158,8 @@ class RunView(View, Display):
         self._changed()
 
     @never_raises
-    def connected(self, connection: Connected) -> None:
-        self.state.connected(connection)
+    def connected(self, threads: int, oversubscribed: bool) -> None:
+        self.state.connected(threads, oversubscribed)
         self._changed()
 
     @never_raises

@@ -9,7 +9,6 @@ from typing import Any
 from mlbench import clock
 from mlbench.config.division import task_title
 from mlbench.config.experiment import Experiment, TrainingConfig
-from mlbench.launch.output import Connected
 from mlbench.record import format
 from mlbench.record.messages import Heartbeat, ValidationMessage
 
@@ -58,14 +57,14 @@ class RunState:
         self._first: tuple[float, float] | None = None  # wall and epoch of the first heartbeat
         self._epoch_s: float | None = None  # s per epoch, everything included, at the latest validation
 
-    def connected(self, connection: Connected) -> None:
+    def connected(self, threads: int, oversubscribed: bool) -> None:
         """Take in what the cluster provides."""
-        self.threads = connection.threads
+        self.threads = threads
         self.activity = WAITING
-        if connection.oversubscribed:
+        if oversubscribed:
             self.warnings.append(
                 f"oversubscribed: {format.counted(self.experiment.workers, 'worker')} x "
-                f"{format.counted(connection.threads, 'thread')} on fewer CPUs; excluded from speedups"
+                f"{format.counted(threads, 'thread')} on fewer CPUs; excluded from speedups"
             )
 
     def heartbeat(self, heartbeat: Heartbeat) -> None:

@@ -7,7 +7,7 @@ import pytest
 from commands import PATIENCE_S
 from records import record
 from rich.console import Console
-from scripted import BEGUN, Clock, Connection, experiment, failure, heartbeat, validation
+from scripted import BEGUN, Clock, experiment, failure, heartbeat, validation
 
 from mlbench.report import grouping
 from mlbench.terminal import dataset_table, live_view, show, sweep_view
@@ -43,7 +43,7 @@ def a_run(view, clock):
     """Two epochs with a worker that dies in the second, and a goal reached in it."""
     view.say("starting Ray (local)")
     clock.wait(6)
-    view.connected(Connection(threads=2))
+    view.connected(2, False)
     clock.wait(4)
     for second in range(1, 13):
         clock.wait(1)
@@ -93,7 +93,7 @@ def test_plain_lines_are_ascii_and_keep_what_others_wrote_readable():
 def test_a_frame_shows_everything_within_the_terminal(width):
     clock = Clock()
     view, file = started(clock, "workers=4", "max_failures=2", terminal=True, width=width)
-    view.connected(Connection(threads=1, oversubscribed=True))
+    view.connected(1, True)
     clock.wait(20)
     for step in (46, 54):
         clock.wait(1)
@@ -161,7 +161,7 @@ def test_what_breaks_the_display_never_reaches_the_run(terminal, message):
     with view:
         view.heartbeat(message)
         view.event({"key": "validation", "value": None})
-        view.connected(None)
+        view.connected(None, True)
         view.redraw()
         view.heartbeat(heartbeat(1, 2))
     assert CONTROL.sub("", written(file)).count("the display failed and is off, the run continues") == 1

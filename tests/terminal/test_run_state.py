@@ -1,5 +1,5 @@
 import pytest
-from scripted import BEGUN, Clock, Connection, experiment, failure, heartbeat, validation
+from scripted import BEGUN, Clock, experiment, failure, heartbeat, validation
 
 from mlbench.terminal.run_state import ENDING, RESTARTING, TRAINING, WAITING, RunState
 
@@ -103,7 +103,7 @@ def test_a_validation_that_arrives_after_a_later_heartbeat_does_not_turn_back(cl
 
 def test_states_follow_what_is_told(clock):
     state = made(clock)
-    state.connected(Connection())
+    state.connected(1, False)
     assert state.activity == WAITING
     state.heartbeat(heartbeat(0.5, 10))
     assert state.activity == TRAINING
@@ -142,7 +142,7 @@ def test_a_dead_worker_is_named_with_the_restart_and_the_rates_begin_again(clock
 
 def test_sharing_cpus_is_said_in_words(clock):
     state = made(clock, "workers=4")
-    state.connected(Connection(oversubscribed=True))
+    state.connected(1, True)
     assert len(state.warnings) == 1
     assert "oversubscribed: 4 workers x 1 thread on fewer CPUs" in state.warnings[0]
 
