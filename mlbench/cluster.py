@@ -10,7 +10,7 @@ from functools import partial
 
 from mlbench.config import compose, plugins, price_file
 from mlbench.config.errors import UserError
-from mlbench.launch.check import machines
+from mlbench.launch import check
 from mlbench.terminal.args import FAILED, JSON, OK, Args, Command, run_command
 
 COMMAND = Command("cluster", __doc__)
@@ -55,7 +55,7 @@ def _reap(args: Args) -> int:
     return OK
 
 
-@COMMAND.verb("check", settings=machines.SETTINGS, options=JSON)
+@COMMAND.verb("check", settings=check.SETTINGS, options=JSON)
 def _check(args: Args) -> int:
     """Say which of several machines, GPUs or links is slow or loses packets.
 
@@ -67,9 +67,9 @@ def _check(args: Args) -> int:
       srun --ntasks-per-node=1 python -m mlbench.cluster check address=node1
       python -m mlbench.cluster check rank=1 machines=4 address=node1
     """
-    result = machines.measured(args.settings)
+    result = check.measured(args.settings)
     if result["rank"] == 0:
-        print(json.dumps(result, indent=1) if args.json else machines.text(result))
+        print(json.dumps(result, indent=1) if args.json else check.text(result))
     return FAILED if result["faults"] else OK
 
 

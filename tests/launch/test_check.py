@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlbench.launch.check import machines, pairs, verdict
+from mlbench.launch.check import pairs, text, verdict
 from mlbench.launch.check.pairs import MachinePair
 
 HOSTS = ["a", "b", "c", "d"]
@@ -87,13 +87,13 @@ def test_the_best_of_several_looks_counts() -> None:
 def test_what_it_says_to_people_names_the_faults_or_that_there_is_none() -> None:
     result = {
         "machines": HOSTS,
-        "pairs": pairs.plain(measured()),
+        "pairs": [pair._asdict() for pair in measured()],
         "ring_busbw_bytes_per_s": 1e8,
         "faults": [],
     }
-    assert machines.text(result).splitlines()[-1] == "nothing is slow and no packet is lost"
-    assert machines.text(result | {"faults": ["x is slow"]}).splitlines()[-1] == "x is slow"
-    assert machines.text(result).startswith(
+    assert text(result).splitlines()[-1] == "nothing is slow and no packet is lost"
+    assert text(result | {"faults": ["x is slow"]}).splitlines()[-1] == "x is slow"
+    assert text(result).startswith(
         "4 machines, 12 links both ways: 1 Gbit/s to 1 Gbit/s, all-reduce"
     )
 

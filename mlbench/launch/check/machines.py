@@ -5,28 +5,18 @@ machines in turn; then come all pairs, in rounds of disjoint ones, and task 0's 
 """
 
 import itertools
-import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mlbench.config.errors import UserError
+import torch
 
-if TYPE_CHECKING:
-    from mlbench.launch.check import pairs
-    from mlbench.training.worker import Worker
+from mlbench import clock
+from mlbench.clusters import calibrate, node
+from mlbench.launch import process_group
+from mlbench.launch.check import pairs, verdict
+from mlbench.tasks.allreduce.bandwidth import bus_factor
+from mlbench.tasks.allreduce.collectives import CollectiveCase, values
+from mlbench.training.worker import Worker, control_group
 
-SETTINGS = {
-    "rank": ("", "this machine's number, from 0; default: $RANK or $SLURM_PROCID"),
-    "machines": ("", "how many there are; default: $WORLD_SIZE or $SLURM_NTASKS"),
-    "address": ("", "where machine 0 is reached by the others; default: $MASTER_ADDR"),
-    "port": ("29500", "on which machine 0 listens"),
-    "hardware": ("", "a profile of conf/hardware with the links' rate; default: what most machines reach"),
-    "minutes": ("10", "at most; with many machines not every pair is measured"),
-}
-VARIABLES = {
-    "rank": ("RANK", "SLURM_PROCID"),
-    "machines": ("WORLD_SIZE", "SLURM_NTASKS"),
-    "address": ("MASTER_ADDR",),
-}
 TIMEOUT_S = 300.0  # s that machines wait for one another
 CALIBRATION_S = 1.0  # s of a machine's CPUs; the machines take turns, as some may share a host
 PAIR_S = 10.0  # s of a pair at most, as it is measured over slow links
@@ -35,32 +25,10 @@ RING_BYTES = 2**24  # of the all-reduce over all machines
 RING_REPEATS = 5
 
 
-def measured(settings: dict[str, str]) -> dict[str, Any]:
-    """Measure as the settings say, which SETTINGS lists; UserError where they do not say enough."""
-    given = {name: settings[name] or _variable(name) for name in VARIABLES}
-    rank, machines, port = (_number(name, (settings | given)[name]) for name in ("rank", "machines", "port"))
-    if not 0 <= rank < machines or machines < 2:
-        raise UserError(
-            f"rank={rank} machines={machines}: there is nothing to compare",
-            hint="give rank= from 0 and machines= of at least 2",
-        )
-    minutes = float(_number("minutes", settings["minutes"]))
-    expected = _expected(settings["hardware"])
-    return check(rank, machines, given["address"], port, minutes=minutes, expected_bytes_per_s=expected)
-
-
 def check(
     rank: int, machines: int, address: str, port: int, *, minutes: float, expected_bytes_per_s: float | None
 ) -> dict[str, Any]:
     """Measure together with the other machines; return measurements and faults, alike on each of them."""
-    import torch
-
-    from mlbench import clock
-    from mlbench.clusters import node
-    from mlbench.launch import process_group
-    from mlbench.launch.check import pairs, verdict
-    from mlbench.training.worker import Worker, control_group
-
     own = process_group.choose_interface(address)
     if rank == 0:
         process_group.listen(own, port)
@@ -100,17 +68,15 @@ def check(
         "rank": rank,
         "machines": hosts,
         "calibrations": calibrations,
-        "pairs": pairs.plain([*measured.values()]),
+        "pairs": [pair._asdict() for pair in measured.values()],
         "ring_busbw_bytes_per_s": ring,
         "expected_bytes_per_s": expected_bytes_per_s,
         "faults": faults,
     }
 
 
-def _measured(worker: "Worker", addresses: list[str], minutes: float) -> "list[pairs.MachinePair]":
+def _measured(worker: Worker, addresses: list[str], minutes: float) -> list[pairs.MachinePair]:
     """Return every pair's measurement, both ways; of many machines as many rounds as there is time for."""
-    from mlbench.launch.check import pairs
-
     results: list[pairs.MachinePair] = []
     most = max(1, int(60 * minutes / PAIR_S))
     for some in itertools.islice(pairs.rounds(worker.world_size), most):
@@ -120,13 +86,8 @@ def _measured(worker: "Worker", addresses: list[str], minutes: float) -> "list[p
     return results
 
 
-def _calibrated(worker: "Worker") -> list[Any]:
+def _calibrated(worker: Worker) -> list[Any]:
     """Return of each machine its rates, of GPUs the slowest's, and what is slow among its own GPUs."""
-    import torch
-
-    from mlbench import clock
-    from mlbench.clusters import calibrate
-
     own: list[Any] = []
     for turn in range(worker.world_size):
         if turn == worker.rank:
@@ -142,55 +103,10 @@ def _calibrated(worker: "Worker") -> list[Any]:
     return worker.gather(own)
 
 
-def _ring(worker: "Worker") -> float:
+def _ring(worker: Worker) -> float:
     """Return the bus bandwidth of an all-reduce over all machines, as task 0 measures it."""
-    import torch
-
-    from mlbench.tasks.allreduce.bandwidth import bus_factor
-    from mlbench.tasks.allreduce.collectives import CollectiveCase, values
-
     size = RING_BYTES // 4
     base = values(size, worker)
     case = CollectiveCase.of("all_reduce", torch.float32, size, base=base, worker=worker)
     slowest = [max(repeat) for repeat in zip(*worker.gather(case.seconds(RING_REPEATS, worker)), strict=True)]
     return case.bytes / min(slowest) * bus_factor("all_reduce", worker.world_size)
-
-
-def _variable(name: str) -> str:
-    value = next((os.environ[variable] for variable in VARIABLES[name] if variable in os.environ), "")
-    if not value:
-        raise UserError(
-            f"check does not know its {name}", hint=f"give {name}=, or start it by torchrun or srun"
-        )
-    return value
-
-
-def _number(name: str, text: str) -> int:
-    if not text.isdigit():
-        raise UserError(f"{name}={text} is no whole number", hint=f"e.g. {name}=4")
-    return int(text)
-
-
-def _expected(hardware: str) -> float | None:
-    """Return the rate of a profile's links, B/s; None without a profile."""
-    from mlbench.config.compose import compose
-
-    if not hardware:
-        return None
-    rate = compose([f"hardware={hardware}"]).hardware.network_gbit_per_s
-    if rate is None:
-        raise UserError(f"hardware={hardware} states no rate of its network", hint="leave hardware= out")
-    return rate * 1e9 / 8
-
-
-def text(result: dict[str, Any]) -> str:
-    """Return the verdict for people."""
-    from mlbench.record.format import with_prefix
-
-    rates = [8 * pair["bytes_per_s"] for pair in result["pairs"]]
-    lines = [
-        f"{len(result['machines'])} machines, {len(rates)} links both ways: "
-        f"{with_prefix(min(rates), 'bit/s')} to {with_prefix(max(rates), 'bit/s')}, "
-        f"all-reduce at {with_prefix(result['ring_busbw_bytes_per_s'], 'B/s')} of bus bandwidth"
-    ]
-    return "\n".join([*lines, *(result["faults"] or ["nothing is slow and no packet is lost"])])

@@ -4,7 +4,7 @@ import socket
 import statistics
 import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -142,8 +142,3 @@ def _receive(end: socket.socket, arrived: list[int], done: threading.Event) -> N
         except TimeoutError:
             if done.is_set():
                 return
-
-
-def plain(pairs: list[MachinePair]) -> list[dict[str, Any]]:
-    """Return pairs as JSON types."""
-    return [pair._asdict() for pair in pairs]
