@@ -93,9 +93,7 @@ def test_what_it_says_to_people_names_the_faults_or_that_there_is_none() -> None
     }
     assert text(result).splitlines()[-1] == "nothing is slow and no packet is lost"
     assert text(result | {"faults": ["x is slow"]}).splitlines()[-1] == "x is slow"
-    assert text(result).startswith(
-        "4 machines, 12 links both ways: 1 Gbit/s to 1 Gbit/s, all-reduce"
-    )
+    assert text(result).startswith("4 machines, 12 links both ways: 1 Gbit/s to 1 Gbit/s, all-reduce")
 
 
 @pytest.mark.slow
