@@ -7,6 +7,7 @@ Here rank 0 binds a socket to the one address by which it reaches the cluster, a
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
@@ -175,14 +176,11 @@ def set_key(key: str) -> None:
         store.set(key, "1")
 
 
-def await_keys(keys: Sequence[str], timeout_s: float) -> bool:
-    """Wait until every key was set by some rank; return whether they were within `timeout_s`.
+def await_keys(keys: Sequence[str], timeout_s: float) -> None:
+    """Wait until every key was set by some rank, for `timeout_s` at most.
 
     Unlike a barrier this has a time limit of its own, and ranks that are late fail nothing.
     """
     for store in _stores:
-        try:
+        with suppress(RuntimeError):  # torch.distributed.DistStoreError
             store.wait(list(keys), timedelta(seconds=timeout_s))
-        except RuntimeError:  # torch.distributed.DistStoreError
-            return False
-    return True

@@ -105,18 +105,17 @@ class EventLogCallback(UserCallback):
     """Appends validations and restarts to the event log; lives in the controller, beside the driver."""
 
     def __init__(self, path: Path) -> None:
-        self.path = str(path.absolute())
         self.reports = ReportLog(path)
         self.restarts = 0
 
     def after_report(self, run_context: Any, metrics: list[Any], checkpoint: Any) -> None:
         """Write each validation with every rank's times and the nodes' samples, or rank 0's result."""
         for message in metrics:
-            save_traces(message, Path(self.path).parent)
+            save_traces(message, self.reports.path.parent)
         self.reports.append(metrics)
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Write which ranks failed; Ray decides whether the run goes on."""
         self.restarts += 1
         failures = {str(rank): str(error)[-2000:] for rank, error in worker_exceptions.items()}
-        events.append(Path(self.path), "worker_failure", failures, count=self.restarts)
+        events.append(self.reports.path, "worker_failure", failures, count=self.restarts)

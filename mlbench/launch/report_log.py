@@ -16,15 +16,14 @@ class ReportLog:
     """Appends each validation with every rank's times and the nodes' samples, or rank 0's result."""
 
     def __init__(self, path: Path) -> None:
-        self.path = str(path.absolute())
+        self.path = path.absolute()
         self.started = False
 
     def append(self, ranks: Sequence[Any]) -> None:
         """Write what all ranks have reported at one point."""
         ranks = sorted(ranks, key=lambda message: message["rank"])
-        path = Path(self.path)
         if "result" in ranks[0]:
-            events.append(path, "worker_result", ranks[0]["result"])
+            events.append(self.path, "worker_result", ranks[0]["result"])
             return
         reports: Sequence[Report] = ranks
         started_at = reports[0]["started_at"]
@@ -32,10 +31,10 @@ class ReportLog:
         if not self.started:
             self.started = True
             host = reports[0].get("hostname")
-            events.append(path, "run_start", started_at, kind="INTERVAL_START", hostname=host)
+            events.append(self.path, "run_start", started_at, kind="INTERVAL_START", hostname=host)
         for parts in zip(*(message["parts"] for message in reports), strict=True):
             events.append(
-                path,
+                self.path,
                 "validation",
                 parts[0]["validation"],
                 started_at=started_at,

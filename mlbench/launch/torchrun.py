@@ -121,7 +121,7 @@ def context() -> RankContext:
 
 def report(log: ReportLog, worker: Any, message: dict[str, Any]) -> None:
     """Let rank 0 write into the event log what all ranks report at one point; every rank calls this."""
-    save_traces(message, Path(log.path).parent)
+    save_traces(message, log.path.parent)
     ranks = worker.gather(message | {TRACES: {}})
     if worker.rank == 0:
         log.append(ranks)

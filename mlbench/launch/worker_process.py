@@ -91,7 +91,8 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     if worker.rank == 0:
         worker.heartbeat({"doing": "calibrating the nodes"})
     description = describe_node(spec) if worker.local_rank == 0 else None
-    process_group.await_keys([f"calibrated/{rank}" for rank in _first_ranks(worker)], CALIBRATION_WAIT_S)
+    first_ranks = [rank for rank, local in enumerate(worker.gather(worker.local_rank)) if local == 0]
+    process_group.await_keys([f"calibrated/{rank}" for rank in first_ranks], CALIBRATION_WAIT_S)
     worker.barrier()
     context = rank_context(experiment.launcher)
     gpus = node_gpus(worker, rank_gpu(experiment, context), node_rank=context.node_rank)
@@ -350,7 +351,9 @@ def observed(
     lock = None if spec.driver is not None else MachineLock().acquire(wait=False)
     roots = () if spec.driver is None else (spec.driver,)
     meter = EnergyMeter(gpus=gpus)
-    with NodeMonitor(node=_node_name(rank_context(spec.experiment.launcher)), meter=meter) as monitor:
+    context = rank_context(spec.experiment.launcher)
+    name = None if context.local_world_size == context.world_size else f"node_{context.node_rank}"
+    with NodeMonitor(node=name, meter=meter) as monitor:
         worker.drain_node_metrics, worker.read_energy = monitor.drain, meter.read
         cpu_use = CpuUse(own=lambda: own_processes(roots))
         yield nodes
@@ -374,16 +377,6 @@ def _profile(profile: Any, worker: Any) -> Profile | None:
         return None
     files = [f"{TRACES}/{name}" for rank in names for name in rank]
     return Profile.model_validate({"steps": profile.steps, "operators": profile.operators, "files": files})
-
-
-def _first_ranks(worker: Any) -> list[int]:
-    """Return the first rank of every node."""
-    return [rank for rank, local in enumerate(worker.gather(worker.local_rank)) if local == 0]
-
-
-def _node_name(context: RankContext) -> str | None:
-    """Return this node's name in the system metrics; None where the run has one node."""
-    return None if context.local_world_size == context.world_size else f"node_{context.node_rank}"
 
 
 def _report(rank: int, message: Report, state: "State | None") -> None:

@@ -38,15 +38,10 @@ class ClockOffset:
         self.estimates: list[OffsetEstimate] = []
         self.measure()
 
-    @property
-    def one_clock(self) -> bool:
-        """Whether all ranks read the same clock."""
-        return not self._leaders
-
     def measure(self) -> None:
         """Estimate the offset anew and keep it beside the one before."""
         worker, now = self._worker, self._worker.timer.now
-        if self.one_clock:
+        if not self._leaders:  # all ranks read the same clock
             self.estimates = [OffsetEstimate(now(), 0.0, 0.0)]
             return
         estimates = torch.zeros(worker.world_size, 3, dtype=torch.float64)

@@ -1,8 +1,8 @@
 """Gradients averaged when backward has ended."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -18,11 +18,10 @@ class GradientAverage:
     - enabled: false leaves every worker its own gradients.
     """
 
-    def __init__(self, model: nn.Module, wire: Wire, message: Literal["flat", "layer"]) -> None:
+    def __init__(self, model: nn.Module, wire: Wire, message: str) -> None:
         self.enabled = True
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
-        self._wire = wire
-        self._message: Literal["flat", "layer"] = message
+        self._wire, self._message = wire, message
         self._queued = False
         for weight in self._weights:
             weight.register_post_accumulate_grad_hook(self._arrived)
@@ -48,13 +47,4 @@ class GradientAverage:
             if weight.grad is None:  # unused in this batch, perhaps not on the other ranks
                 weight.grad = torch.zeros_like(weight)
         with self._wire.stamped():
-            average([cast(torch.Tensor, weight.grad) for weight in self._weights], self._wire, self._message)
-
-
-def average(tensors: Sequence[torch.Tensor], wire: Wire, message: Literal["flat", "layer"]) -> None:
-    """Replace every tensor by its mean over the workers, in one message or in one each."""
-    if message == "flat":
-        wire.average(tensors)
-    else:
-        for tensor in tensors:
-            wire.average([tensor])
+            self._wire.average([cast(torch.Tensor, weight.grad) for weight in self._weights], self._message)

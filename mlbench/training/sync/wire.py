@@ -100,8 +100,12 @@ class Wire:
             work.wait()
         return received
 
-    def average(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace every tensor by its mean over the workers, in one message."""
+    def average(self, tensors: Sequence[torch.Tensor], message: str = "flat") -> None:
+        """Replace every tensor by its mean over the workers, in one message; "layer": in one each."""
+        if message == "layer":
+            for tensor in tensors:
+                self.average([tensor])
+            return
         if not tensors:
             return
         flat = torch.cat([tensor.detach().flatten() for tensor in tensors])

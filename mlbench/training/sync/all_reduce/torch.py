@@ -1,13 +1,12 @@
 """Gradients or weights averaged after backward, with nothing hidden."""
 
 from contextlib import AbstractContextManager
-from typing import Literal
 
 import torch
 from torch import nn
 
 from mlbench.training.sync.all_reduce import Config
-from mlbench.training.sync.gradients import GradientAverage, average
+from mlbench.training.sync.gradients import GradientAverage
 from mlbench.training.sync.strategy import BareModel
 from mlbench.training.sync.wire import Wire
 from mlbench.training.worker import Worker
@@ -42,12 +41,11 @@ class Weights(BareModel):
 
     def __init__(self, model: nn.Module, wire: Wire, config: Config) -> None:
         super().__init__(model, wire)
-        self.message: Literal["flat", "layer"] = config.message
-        self.exchange = wire
+        self.message, self.exchange = config.message, wire
         self.weights = [weight.detach() for weight in model.parameters() if weight.requires_grad]
 
     def after_step(self, step: int) -> None:
         """Average the weights."""
         with self.exchange.stamped():
-            average(self.weights, self.exchange, self.message)
+            self.exchange.average(self.weights, self.message)
         self.exchange.timer.end_phase("transfer")

@@ -42,7 +42,8 @@ class PowerSgd:
                 torch.mm(left, right.T, out=matrix)
         if lost is not None:
             lost.sub_(share / wire.workers)
-            for part, gradient in zip(self._split(lost, bucket), bucket.gradients(), strict=True):
+            parts = lost.split([gradient.numel() for gradient in bucket.gradients()])
+            for part, gradient in zip(parts, bucket.gradients(), strict=True):
                 if not self._shrinks(gradient):
                     part.zero_()
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
@@ -77,9 +78,6 @@ class PowerSgd:
             flat = torch.cat([tensor.flatten() for tensor in tensors])
             self.wire.all_reduce(flat).wait()
             unflatten(flat, tensors)
-
-    def _split(self, vector: torch.Tensor, bucket: Bucket) -> tuple[torch.Tensor, ...]:
-        return vector.split([gradient.numel() for gradient in bucket.gradients()])
 
 
 def _orthonormal(left: torch.Tensor) -> torch.Tensor:
