@@ -10,19 +10,16 @@ from typing import Any
 
 import mlbench.clock  # noqa: F401  # so that it sees when a command began
 
-_NOTEBOOK = ("answers", "compare", "draw", "load_runs", "summarize")
+_HOMES = dict.fromkeys(("answers", "compare", "draw", "load_runs", "summarize"), "mlbench.report.notebook")
+_HOMES |= {"measure": "mlbench.measure", "synchronise": "mlbench.training.synchronise"}
 
 # Results of one Major.Minor are comparable with each other (RULES.md, rule R9).
 __version__ = "0.3.0.dev0"
 
 
 def __getattr__(name: str) -> Any:
-    if name == "measure":
-        # The function, also after the import of the module has put the module in its place.
-        globals()["measure"] = function = import_module("mlbench.measure").measure
-        return function
-    if name == "synchronise":
-        return import_module("mlbench.training.synchronise").synchronise
-    if name not in _NOTEBOOK:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("mlbench.report.notebook"), name)
+    # The function `measure`, also after the import of its module has put the module in its place.
+    globals()[name] = function = getattr(import_module(_HOMES[name]), name)
+    return function

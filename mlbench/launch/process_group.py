@@ -97,20 +97,15 @@ def choose_interface(head: str, wanted: str | None = None, sockets: int | None =
             )
         interface, address = choice, addresses[choice][0]
     else:
-        address = _address_towards(head)
+        with socket.socket(family(head), socket.SOCK_DGRAM) as probe:
+            probe.connect((head, 9))  # sends nothing
+            address = probe.getsockname()[0]
         interface = next((name for name, each in addresses.items() if address in each), None)
     if interface is not None:
         os.environ[INTERFACES[0]] = ",".join([interface] * (sockets or 1))
         if wanted or INTERFACES[1] not in os.environ:  # what the run names stands above what a site exports
             os.environ[INTERFACES[1]] = f"={interface}"  # =: this name, not all that begin so
     return address
-
-
-def _address_towards(head: str) -> str:
-    """Return the address from which packets to `head` are sent; nothing is sent."""
-    with socket.socket(family(head), socket.SOCK_DGRAM) as probe:
-        probe.connect((head, 9))
-        return probe.getsockname()[0]
 
 
 def listen(address: str, port: int = 0) -> int:
