@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -39,9 +38,7 @@ class ScriptOutput:
     def __init__(self, pattern: str | None, on_value: Callable[[float], None]) -> None:
         self._pattern = re.compile(pattern.encode()) if pattern else None
         self._on_value = on_value
-        self._begin = bytearray()
-        self._end: deque[bytes] = deque()
-        self._end_bytes = self._left_out = 0
+        self._begin, self._end, self._left_out = bytearray(), bytearray(), 0
         self._line = b""
         self.changed_at = clock.monotonic()  # when something was printed last
         self._taking = threading.Lock()
@@ -62,13 +59,10 @@ class ScriptOutput:
                     self._look(line)
             room = LOG_BYTES - len(self._begin)
             self._begin += chunk[:room]
-            if rest := chunk[room:]:
-                self._end.append(rest)
-                self._end_bytes += len(rest)
-                while self._end_bytes - len(self._end[0]) >= LOG_BYTES:
-                    gone = len(self._end.popleft())
-                    self._end_bytes -= gone
-                    self._left_out += gone
+            self._end += chunk[room:]
+            gone = max(0, len(self._end) - LOG_BYTES)
+            del self._end[:gone]
+            self._left_out += gone
 
     def _look(self, line: bytes) -> None:
         if self._pattern and (match := self._pattern.search(STYLE.sub(b"", line[-LINE_BYTES:]))):
@@ -78,7 +72,7 @@ class ScriptOutput:
     def log(self) -> bytes:
         """Return the begin and the end of what was printed, and how much lies between."""
         gap = f"\n[{self._left_out:,} bytes left out]\n".encode() if self._left_out else b""
-        return bytes(self._begin) + gap + b"".join(self._end)
+        return bytes(self._begin) + gap + bytes(self._end)
 
     def last_line(self) -> str:
         """Return the last exception that was printed, without one the last line with a word."""

@@ -42,6 +42,32 @@ class BareModel:
         return 0 if self.wire is None else self.wire.sent
 
 
+class OwnModels(BareModel):
+    """Every worker trains its own model; a validation sees the mean and changes nothing.
+
+    - weights: the trained ones, without their gradients.
+    """
+
+    def __init__(self, module: nn.Module, wire: Wire) -> None:
+        super().__init__(module, wire)
+        self.exchange = wire
+        self.weights = [weight.detach() for weight in module.parameters() if weight.requires_grad]
+        self._own: list[torch.Tensor] = []  # while a validation goes on
+
+    def before_validation(self) -> None:
+        """Make weights and buffers their mean over the workers, and keep this worker's own."""
+        tensors = [*self.weights, *float_buffers(self.module)]
+        self._own = [tensor.clone() for tensor in tensors]
+        self.exchange.average(tensors)
+
+    def after_validation(self) -> None:
+        """Go back to this worker's own."""
+        tensors = [*self.weights, *float_buffers(self.module)]
+        for tensor, own in zip(tensors, self._own, strict=True):
+            tensor.copy_(own)
+        self._own = []
+
+
 def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, worker: Worker) -> BareModel:
     """Return `model` under the strategy that the worker's configuration names."""
     if worker.world_size == 1:

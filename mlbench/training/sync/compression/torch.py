@@ -8,11 +8,11 @@ powersgd and sign_majority compute between their two collectives, is communicati
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from mlbench.training.sync import codecs
 from mlbench.training.sync.compression import Config, Memory
-from mlbench.training.sync.compression.majority import MajorityVote
 from mlbench.training.sync.compression.memories import Bucket, Memories
 from mlbench.training.sync.compression.powersgd import PowerSgd
 from mlbench.training.sync.ddp.torch import Ddp, wrap
@@ -85,6 +85,37 @@ class Compressor:
             return total
 
         return work.get_future().then(received)
+
+
+class MajorityVote:
+    """Replaces every coordinate of a bucket by the sign that most workers' gradients have: 1 or -1.
+
+    Every rank counts the votes for a part of the coordinates and tells the others, so that a worker sends
+    2 (k - 1) / k bits a coordinate, however many they are. Ties and votes of zeros are drawn: a rule would
+    drift (signSGD with majority vote, Bernstein et al. 2018, arXiv 1802.04434).
+    """
+
+    def __init__(self, wire: Wire, worker: Worker) -> None:
+        self.wire, self.worker, self.step = wire, worker, 0
+
+    def average(self, bucket: Bucket) -> Averaged:
+        """Return the bucket with the majority's signs, in a future that is complete."""
+        wire, vector = self.wire, bucket.buffer()
+        workers, size = wire.workers, len(vector)
+        generator = self.worker.generator(wire.rank, self.step, bucket.index())
+        positive, zero = codecs.pack(vector > 0), codecs.pack(vector == 0)
+        bits = positive | zero & torch.empty_like(zero).random_(256, generator=generator)
+        bits = F.pad(bits, (0, -len(bits) % workers)).view(workers, -1)
+        self.step += bucket.is_last()
+        with wire.stamped():
+            votes = codecs.unpack(wire.all_to_all(bits), 8 * bits.shape[1]).sum(dim=0)
+            coins = torch.randint(2, votes.shape, generator=generator, device=votes.device)
+            parts, work = wire.all_gather(codecs.pack(2 * votes + coins > workers))
+            work.wait()
+        vector.copy_(2 * codecs.unpack(torch.cat(parts), size).to(vector.dtype) - 1)
+        future: Averaged = torch.futures.Future()
+        future.set_result(vector)
+        return future
 
 
 def _average(compressor: Any, bucket: Bucket) -> Averaged:

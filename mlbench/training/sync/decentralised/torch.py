@@ -6,7 +6,7 @@ from torch import nn
 from mlbench.training.sync import codecs
 from mlbench.training.sync.decentralised import Config
 from mlbench.training.sync.decentralised.graphs import receivers, senders
-from mlbench.training.sync.own_models import OwnModels
+from mlbench.training.sync.strategy import OwnModels
 from mlbench.training.sync.wire import Wire, unflatten
 from mlbench.training.worker import Worker
 

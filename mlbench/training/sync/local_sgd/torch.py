@@ -7,7 +7,7 @@ from torch import nn
 
 from mlbench.training.sync.gradients import GradientAverage
 from mlbench.training.sync.local_sgd import Config
-from mlbench.training.sync.own_models import OwnModels
+from mlbench.training.sync.strategy import OwnModels
 from mlbench.training.sync.wire import Wire
 from mlbench.training.worker import Worker
 
