@@ -1,6 +1,6 @@
 """Gradients compressed before they travel, with a memory of what was lost."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -25,6 +25,9 @@ UNSCALED = ("randomk", "sign_majority", "powersgd")
 
 class Config(SyncConfig):
     """What conf/sync/compression.yaml holds."""
+
+    # What was lost, and how many draws were made, is each worker's own.
+    restarts: ClassVar[bool] = False
 
     method: Literal["fp16", "bf16", "topk", "randomk", "sign", "sign_majority", "qsgd", "powersgd"]
     memory: Memory | None
@@ -54,8 +57,3 @@ class Config(SyncConfig):
                 "factor that changes, and after an overflow they are not finite; this method carries neither",
                 hint="task.precision=bf16, or a method with memory=none: fp16, bf16, topk, sign, qsgd",
             )
-
-    @property
-    def restarts(self) -> bool:
-        """False: what was lost, and how many draws were made, is each worker's own."""
-        return False

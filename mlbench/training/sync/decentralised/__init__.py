@@ -1,6 +1,6 @@
 """Models averaged with the neighbours in a graph instead of with all workers."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,9 @@ from mlbench.training.sync.decentralised.graphs import receivers
 
 class Config(SyncConfig):
     """What conf/sync/decentralised.yaml holds."""
+
+    restarts: ClassVar[bool] = False  # models and momentum are each worker's own
+    own_steps: ClassVar[bool] = True
 
     graph: Literal["ring", "torus", "exponential", "one_peer_exponential", "complete"]
     compression: Literal["none", "topk", "randomk", "sign", "qsgd"]
@@ -41,13 +44,3 @@ class Config(SyncConfig):
                 hint="0.04 for topk and 0.01 for randomk with density=0.01, 0.34 for qsgd with levels=16 "
                 "in Koloskova et al. 2019",
             )
-
-    @property
-    def restarts(self) -> bool:
-        """False: models and momentum are each worker's own."""
-        return False
-
-    @property
-    def own_steps(self) -> bool:
-        """True."""
-        return True

@@ -10,11 +10,7 @@ class Config(SyncConfig):
 
     CLOSED: ClassVar[bool] = True
     NEEDS_OPTIMIZER: ClassVar[bool] = True
+    restarts: ClassVar[bool] = False  # weights and the optimizer's state are in parts
 
     unit: Literal["model", "child"]
     reshard_after_forward: bool
-
-    @property
-    def restarts(self) -> bool:
-        """False: weights and the optimizer's state are in parts."""
-        return False

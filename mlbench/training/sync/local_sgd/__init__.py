@@ -1,6 +1,6 @@
 """Steps on each worker alone, and an average of the models every few of them."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -9,6 +9,9 @@ from mlbench.config.experiment import PositiveFloat, PositiveInt, SyncConfig
 
 class Config(SyncConfig):
     """What conf/sync/local_sgd.yaml holds."""
+
+    restarts: ClassVar[bool] = False  # models, momentum and the outer step are each worker's own
+    own_steps: ClassVar[bool] = True
 
     every: PositiveInt
     start_step: Annotated[int, Field(ge=0)]
@@ -21,13 +24,3 @@ class Config(SyncConfig):
         if self.nesterov and not self.outer_momentum:
             raise ValueError("nesterov=true needs outer_momentum above 0")
         return self
-
-    @property
-    def restarts(self) -> bool:
-        """False: models, momentum and the outer step are each worker's own."""
-        return False
-
-    @property
-    def own_steps(self) -> bool:
-        """True."""
-        return True

@@ -10,8 +10,4 @@ class Config(ddp.Config):
 
     CLOSED: ClassVar[bool] = True
     NEEDS_OPTIMIZER: ClassVar[bool] = True
-
-    @property
-    def restarts(self) -> bool:
-        """False: the optimizer's state is in parts."""
-        return False
+    restarts: ClassVar[bool] = False  # the optimizer's state is in parts
