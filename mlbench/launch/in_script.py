@@ -23,10 +23,7 @@ LOOPBACK = "127.0.0.1"
 class Measurement:
     """A context manager around a training loop; rank 0 writes the run, unless a command of mlbench does.
 
-    - metric, goal, direction: what `validation` watches; goal None: none.
-    - overrides: as of `mlbench.run`, e.g. "hardware=gcp_n1_t4".
-
-    Raises UserError where several ranks have no process group yet.
+    `mlbench.measure` says what it takes.
     """
 
     def __init__(

@@ -491,12 +491,8 @@ class Probe:
             "backend": dist.get_backend() if together else None,
             "device": "cuda" if self._gpu else "cpu",
             "threads": self.torch.get_num_threads(),
-            "pid": os.getpid(),
             "host": platform.node(),
             "cpus": sorted(os.sched_getaffinity(0)),
-            "clock": clock.host_clock_id(),
-            "python": platform.python_version(),
-            "torch": self.torch.__version__,
         }
 
     def peak_bytes(self) -> int | None:

@@ -122,14 +122,10 @@ class Sender:
         self._remote = answer["clock"] != clock.host_clock_id()
         self._met = True
         if answer["describe"]:
-            self._describe()
+            with suppress(Exception):  # the script's environment may lack what that needs
+                from mlbench.clusters import node  # it imports pydantic, which most processes need not
 
-    def _describe(self) -> None:
-        """Send what this host is, if the script's environment has what that needs."""
-        with suppress(Exception):
-            from mlbench.clusters import node  # it imports pydantic, which most processes need not
-
-            self._send(node=node.describe().model_dump(mode="json"))
+                self._send(node=node.describe().model_dump(mode="json"))
 
     def _answer(self) -> Any:
         line = self._answers.readline()

@@ -61,12 +61,9 @@ class LocalSgd(OwnModels):
             self.exchange.average(self.weights)
         timer.end_phase("transfer")
         if self.anchors:
-            self._outer_step()
+            for anchor, average in zip(self.anchors, self.weights, strict=True):
+                anchor.grad = anchor - average
+            self.outer.step()
+            for anchor, weight in zip(self.anchors, self.weights, strict=True):
+                weight.copy_(anchor)
             timer.end_phase("optimizer")
-
-    def _outer_step(self) -> None:
-        for anchor, average in zip(self.anchors, self.weights, strict=True):
-            anchor.grad = anchor - average
-        self.outer.step()
-        for anchor, weight in zip(self.anchors, self.weights, strict=True):
-            weight.copy_(anchor)
