@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -181,25 +180,22 @@ def machine(experiment: Experiment, output: Output) -> Iterator[MachineLock | No
     if not clusters.shares_files(experiment):
         yield None  # the workers take theirs
         return
+
+    def tell_waiting() -> None:
+        output.sentence(
+            "mlbench: waiting for another run that measures on this machine; cluster.exclusive=false runs "
+            "beside it, and marks both"
+        )
+        _tell_sweep(experiment, study.WAITING, pid=os.getpid())
+
     lock = MachineLock()
-    lock.acquire(
-        wait=getattr(experiment.cluster, "exclusive", True),
-        on_wait=partial(_tell_waiting, experiment, output),
-    )
+    lock.acquire(wait=getattr(experiment.cluster, "exclusive", True), on_wait=tell_waiting)
     if lock.waited_s:
         _tell_sweep(experiment, study.WAITING, pid=os.getpid(), waited_s=lock.waited_s)
     try:
         yield lock
     finally:
         lock.release()
-
-
-def _tell_waiting(experiment: Experiment, output: Output) -> None:
-    output.sentence(
-        "mlbench: waiting for another run that measures on this machine; cluster.exclusive=false runs beside "
-        "it, and marks both"
-    )
-    _tell_sweep(experiment, study.WAITING, pid=os.getpid())
 
 
 def tell_run(experiment: Experiment, start: Mapping[str, Any]) -> None:
