@@ -27,8 +27,6 @@ VARIABLES = {
 
 def measured(settings: dict[str, str]) -> dict[str, Any]:
     """Measure as the settings say, which SETTINGS lists; UserError where they do not say enough."""
-    from mlbench.launch.check.machines import check  # it imports torch
-
     given = {name: settings[name] or _variable(name) for name in VARIABLES}
     rank, machines, port = (_number(name, (settings | given)[name]) for name in ("rank", "machines", "port"))
     if not 0 <= rank < machines or machines < 2:
@@ -38,6 +36,8 @@ def measured(settings: dict[str, str]) -> dict[str, Any]:
         )
     minutes = float(_number("minutes", settings["minutes"]))
     expected = _expected(settings["hardware"])
+    from mlbench.launch.check.machines import check  # it imports torch
+
     return check(rank, machines, given["address"], port, minutes=minutes, expected_bytes_per_s=expected)
 
 

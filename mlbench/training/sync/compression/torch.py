@@ -34,7 +34,7 @@ def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, config: Conf
     else:
         codec = codecs.of(config.method, config, worker, memory=config.feedback != "none")
         compressor = Compressor(codec, config.feedback, wire)
-    wrapped.register_comm_hook(compressor, _average)
+    wrapped.register_comm_hook(None, lambda _, bucket: compressor.average(bucket))
     return Ddp(wrapped, wire, step_bytes=0)
 
 
@@ -116,7 +116,3 @@ class MajorityVote:
         future: Averaged = torch.futures.Future()
         future.set_result(vector)
         return future
-
-
-def _average(compressor: Any, bucket: Bucket) -> Averaged:
-    return compressor.average(bucket)
