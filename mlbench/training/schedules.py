@@ -24,11 +24,7 @@ def warmup_epochs(workers: int) -> int:
 
 def linear_warmup(end: float, steps: int) -> Factor:
     """Return a factor that goes linearly from 1 at step 0 to `end` at step `steps` and on."""
-
-    def factor(step: int) -> float:
-        return 1 + (end - 1) * step / steps if step < steps else end
-
-    return factor
+    return lambda step: 1 + (end - 1) * step / steps if step < steps else end
 
 
 def step_decay(decay: float, at: Sequence[int]) -> Factor:
@@ -78,7 +74,7 @@ def product(*factors: Factor) -> Factor:
 
 @dataclass
 class Plateau:
-    """Multiplies the rate by `decay` when `metric` did not fall in `patience` validations on end.
+    """Multiplies the rate by `decay` when the loss did not fall in `patience` validations on end.
 
     The count starts again after a cut. Any lower value is an improvement; NaN never is. Validations
     before step `start` set the best value, but do not count: a rate that still rises is not cut.
@@ -87,7 +83,6 @@ class Plateau:
     decay: float
     patience: int
     start: int = 0
-    metric: str = "loss"
     best: float = math.inf
     stalls: int = 0
     cut: float = 1.0
@@ -128,7 +123,7 @@ class Schedule:
     def after_validation(self, metrics: Mapping[str, float]) -> None:
         """Let the plateau see the validation that followed the latest step."""
         if self.plateau:
-            self.plateau.observe(metrics[self.plateau.metric], self.step)
+            self.plateau.observe(metrics["loss"], self.step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain numbers for a checkpoint."""
