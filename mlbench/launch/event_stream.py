@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from mlbench import clock
 from mlbench.launch.output import Display
@@ -14,9 +14,8 @@ HEARTBEAT_S = 5.0  # s between two lines; the log of a pod is cut at 10 MiB (kub
 class EventStream(Display):
     """Prints a run's event log as it grows; takes the place of the display."""
 
-    def __init__(self, log: Path, output: TextIO | None = None) -> None:
+    def __init__(self, log: Path) -> None:
         self._follower = events.LogFollower(log)
-        self._output = output or sys.stdout
         self._count = 0
         self._next_heartbeat = 0.0
 
@@ -54,5 +53,5 @@ class EventStream(Display):
             self._count += 1
 
     def _print(self, message: dict[str, Any]) -> None:
-        self._output.write("\n" + stream.encode(message))  # what others print may lack its end of line
-        self._output.flush()
+        sys.stdout.write("\n" + stream.encode(message))  # what others print may lack its end of line
+        sys.stdout.flush()
