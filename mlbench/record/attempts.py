@@ -16,6 +16,7 @@ was run, and no attempt is hidden:
 
 import math
 from collections.abc import Iterable, Sequence
+from operator import or_
 from statistics import median
 from typing import NamedTuple
 
@@ -51,13 +52,7 @@ class History(NamedTuple):
 
     def __or__(self, other: "History") -> "History":
         """Return what both know."""
-        return History(
-            planned=self.planned | other.planned,
-            drawn=self.drawn | other.drawn,
-            logged=self.logged | other.logged,
-            deleted=self.deleted | other.deleted,
-            unfinished=self.unfinished | other.unfinished,
-        )
+        return History._make(map(or_, self, other))
 
 
 def by_seed(records: Iterable[Record]) -> list[Attempts]:

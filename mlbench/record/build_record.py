@@ -8,8 +8,8 @@ from typing import Any
 import mlbench
 from mlbench import clock
 from mlbench.config.errors import UserError, is_comparable, unreadable
-from mlbench.config.experiment import Experiment
-from mlbench.config.goal import Direction, Goal
+from mlbench.config.experiment import Experiment, TaskConfig
+from mlbench.config.goal import Goal
 from mlbench.record import cost, energy, log_consistency, node_types, noise, official
 from mlbench.record.log_consistency import Log, Measured
 from mlbench.record.phases import EXPOSED, TRAIN_STEP, UNDIVIDED, PhaseTimes, merged, percentiles, phase_names
@@ -30,7 +30,6 @@ from mlbench.record.record import (
 
 RankTimes = list[list[PhaseTimes]]  # of each rank one entry a validation
 FABRIC_GPUS = 8  # of a node from which on clouds and vendors sell it with a fabric between nodes, 2026-11-24
-NOT_RETURNED = WorkerResult(status="failed")  # what is known of workers that returned nothing
 
 
 def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Record:
@@ -44,7 +43,7 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
     start = run_start(log)
     end = run_end(log)
     experiment = start.experiment
-    result = end.result or NOT_RETURNED
+    result = end.result or WorkerResult(status="failed")  # what is known of workers that returned nothing
     stretches = log_consistency.stretches(log)
     measured = _measured(stretches)
     validations = [validation for validation, _ in measured]
@@ -122,14 +121,8 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
         startup=startup,
         startup_time=startup_time,
         time_to_accuracy=reached,
-        accuracy_after_time=accuracy_after(
-            validations,
-            metric=task.metric,
-            budget=task.time_budget_s,
-            direction=task.direction,
-            ended=status in ("goal_not_reached", "completed"),
-        ),
-        best=best(validations, task.metric, task.direction),
+        accuracy_after_time=accuracy_after(validations, task, status),
+        best=best(validations, task),
         epochs=validations[-1].epoch if validations else 0.0,
         steps=validations[-1].step if validations else 0,
         sample_unit=_unit(log) or result.sample_unit,
@@ -369,10 +362,10 @@ def _disturbances(end: RunEnd, nodes: list[Node]) -> list[str]:
     return sentences
 
 
-def best(validations: Sequence[Validation], metric: str, direction: Direction) -> float | None:
-    """Return the best finite value of a metric; None without one."""
-    values = [value for v in validations if (value := v.metrics.get(metric)) is not None]
-    return (max if direction == "max" else min)(values, default=None)
+def best(validations: Sequence[Validation], task: TaskConfig) -> float | None:
+    """Return the best finite value of the task's metric; None without one."""
+    values = [value for v in validations if (value := v.metrics.get(task.metric)) is not None]
+    return (max if task.direction == "max" else min)(values, default=None)
 
 
 def _mfu(experiment: Experiment, flops_per_s: float) -> float | None:
@@ -467,13 +460,12 @@ def intervals(per_rank: RankTimes) -> list[ValidationInterval]:
     ]
 
 
-def accuracy_after(
-    validations: Sequence[Validation], *, metric: str, budget: float, direction: Direction, ended: bool
-) -> float | None:
-    """Return the best validation value within `budget` seconds; None if the run stopped earlier.
+def accuracy_after(validations: Sequence[Validation], task: TaskConfig, status: str) -> float | None:
+    """Return the best validation value within the task's time budget; None if the run stopped earlier.
 
-    A run that trained all its epochs (`ended`) has nothing more to show, so its best counts then.
+    A run that trained all its epochs has nothing more to show, so its best counts then.
     """
+    ended, budget = status in ("goal_not_reached", "completed"), task.time_budget_s
     if not validations or (validations[-1].elapsed < budget and not ended):
         return None
-    return best([validation for validation in validations if validation.elapsed <= budget], metric, direction)
+    return best([validation for validation in validations if validation.elapsed <= budget], task)
