@@ -138,7 +138,7 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
             experiment.workers,
             wall_s=wall,
             time_to_accuracy_s=reached,
-            clustered=cost.on_cluster(experiment),
+            clustered=experiment.cluster.name != "local",
             provisioning_s=_provisioning(start),
         ),
         energy=energy.energy(

@@ -51,16 +51,14 @@ def contradictions(
     `stretches` are those of the log; `flops_per_s` are model FLOP/s of all ranks.
     """
     every = [each for stretch in stretches for each in stretch]
+    # Each validation with the one before; None for a run's first, and after a restart.
+    neighbours = [pair for stretch in stretches for pair in zip([None, *stretch], stretch, strict=False)]
     sentences = [
         *_of_identity(start),
         *_of_checksum(log),
         *_of_additions(log, start.experiment),
         *_of_order(every, start.experiment),
-        *(
-            sentence
-            for before, now in _neighbours(stretches)
-            for sentence in _of_interval(before, now, start)
-        ),
+        *(sentence for before, now in neighbours for sentence in _of_interval(before, now, start)),
         *_of_progress(stretches, start, result),
         *_of_stamps(log, every, start, end, result),
         *_of_durations(startup, startup_time, every, start, end),
@@ -95,12 +93,6 @@ def stretches(log: Log) -> list[list[Measured]]:
             is_over = stretches[-1][-1][0].goal_reached
         is_over |= event["key"] == "worker_result"
     return stretches
-
-
-def _neighbours(stretches: Sequence[Sequence[Measured]]) -> Iterator[tuple[Measured | None, Measured]]:
-    """Yield each validation with the one before; None for a run's first, and after a restart."""
-    for stretch in stretches:
-        yield from zip([None, *stretch], stretch, strict=False)
 
 
 def _of_identity(start: RunStart) -> Iterator[str]:

@@ -36,16 +36,10 @@ def disturbances(
     for interference, when in ((before, AT_BEGIN), (during, "while it trained")):
         if interference is None or interference.seconds < MIN_SECONDS:
             continue
-        if interference.others > OTHERS_SHARE * interference.cpus:
-            sentences.append(
-                f"other processes used {interference.others:.2g} of the {interference.cpus:g} CPUs of "
-                f"{hostname} {when}"
-            )
-        if interference.steal > STEAL_SHARE * interference.cpus:
-            sentences.append(
-                f"the hypervisor took {interference.steal:.2g} of the {interference.cpus:g} CPUs of "
-                f"{hostname} {when}"
-            )
+        others = (interference.others, OTHERS_SHARE, "other processes used")
+        for cpus, share, who in (others, (interference.steal, STEAL_SHARE, "the hypervisor took")):
+            if cpus > share * interference.cpus:
+                sentences.append(f"{who} {cpus:.2g} of the {interference.cpus:g} CPUs of {hostname} {when}")
     return sentences
 
 
