@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 import mlbench
 from mlbench.config import complaints, overrides, plugins
-from mlbench.config.division import Deviation, Lists, deviations
+from mlbench.config.division import Deviation, Division, deviations
 from mlbench.config.errors import UserError, suggest
 from mlbench.config.experiment import (
     GPU_ONLY,
@@ -148,7 +148,7 @@ def _reference_differences(recorded: Mapping[str, Any]) -> tuple[Deviation, ...]
     return deviations(recorded, reference.plain(), _of_task(reference))
 
 
-def _of_task(experiment: Experiment) -> Lists:
+def _of_task(experiment: Experiment) -> Division:
     """Return the division of an experiment, with the fields that its task frees."""
     free = (*experiment.division.free, *(f"task.{field}" for field in type(experiment.task).FREE))
     return experiment.division.model_copy(update={"free": free})

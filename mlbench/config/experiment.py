@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from mlbench.config.credentials import without_credentials
-from mlbench.config.division import Deviation
+from mlbench.config.division import Deviation, Division
 from mlbench.config.goal import Direction, Goal
 from mlbench.config.network import HOST, Network
 from mlbench.config.plugins import TORCH
@@ -206,20 +206,6 @@ class SyncConfig(FrozenModel):
 
     def check(self, *, workers: int, precision: Precision) -> None:
         """Raise UserError where the strategy cannot combine what so many workers compute, two at least."""
-
-
-class Division(FrozenModel):
-    """Which fields may differ from the task's reference.
-
-    - free: without a word.
-    - declared: listed in the result, which is then not official.
-    - fixed: never.
-    """
-
-    name: str
-    free: tuple[str, ...]
-    declared: tuple[str, ...]
-    fixed: tuple[str, ...]
 
 
 UNIT_BOUNDS = {"%": (0.0, 100.0)}  # what values of a unit can be
