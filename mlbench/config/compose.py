@@ -80,9 +80,8 @@ def compose(arguments: Sequence[str] = ()) -> Experiment:
         raise UserError("; ".join(parsed.errors), hint="`python -m mlbench.run --help` shows what there is")
     if experiment.tracking_uri is not None:
         check_store(experiment.tracking_uri)
-    foreign = (*_foreign(parsed), *_foreign_framework(experiment))
-    differences = (*foreign, *_varied(parsed, reference), *_deviations(experiment, reference))
-    return experiment.model_copy(update={"deviations": differences})
+    varied = (*_foreign(parsed, experiment), *_varied(parsed, reference))
+    return experiment.model_copy(update={"deviations": (*varied, *_deviations(experiment, reference))})
 
 
 def _choose_division(parsed: overrides.Overrides) -> None:
@@ -99,29 +98,26 @@ def _choose_division(parsed: overrides.Overrides) -> None:
         parsed.errors.append(f"task={name} has no reference, so division=closed cannot hold it: leave it out")
 
 
-def _foreign(parsed: overrides.Overrides) -> Iterator[Deviation]:
-    """Yield the choices whose files are not mlbench's own: allowed, but no result of them is official."""
-    for group, choice in parsed.choices.items():
-        if plugins.shipped(group, choice) is None:
-            yield Deviation(
-                field=group,
-                given=choice,
-                reference="a choice that mlbench ships",
-                rule="R14" if group == "hardware" else "R4",
-                fixed=False,
-                declared=True,
-            )
+def _foreign(parsed: overrides.Overrides, experiment: Experiment) -> Iterator[Deviation]:
+    """Yield the choices whose files, and the framework whose modules, are not mlbench's own.
 
-
-def _foreign_framework(experiment: Experiment) -> Iterator[Deviation]:
-    """Yield a framework, or a task's part for it, that is not mlbench's own, as `_foreign` does."""
+    They are allowed, but no result of them is official.
+    """
+    foreign = {group: name for group, name in parsed.choices.items() if not plugins.shipped(group, name)}
     name = experiment.framework
-    if name == plugins.TORCH:
-        return
-    modules = (plugins.framework(name).__name__, plugins.trained_by(name)[experiment.task.name])
-    if not all(module.startswith(f"{mlbench.__name__}.") for module in modules):
-        given = {"given": name, "reference": "a framework that mlbench ships", "rule": "R4"}
-        yield Deviation(field="framework", fixed=False, declared=True, **given)
+    if name != plugins.TORCH:
+        modules = (plugins.framework(name).__name__, plugins.trained_by(name)[experiment.task.name])
+        if not all(module.startswith(f"{mlbench.__name__}.") for module in modules):
+            foreign["framework"] = name
+    for field, given in foreign.items():
+        yield Deviation(
+            field=field,
+            given=given,
+            reference=f"a {'framework' if field == 'framework' else 'choice'} that mlbench ships",
+            rule="R14" if field == "hardware" else "R4",
+            fixed=False,
+            declared=True,
+        )
 
 
 def undeclared(recorded: Mapping[str, Any], declared: Sequence[Deviation]) -> list[str]:

@@ -165,7 +165,7 @@ def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     overrides.errors += _without_origin(overrides.values)
     composed = _layered(overrides)
-    defaults = json.loads(_compose(folders=tuple(map(str, plugins.search_folders()))))
+    defaults = json.loads(_compose(folders=plugins.search_folders()))
     reference = json.loads(json.dumps(composed))
     if not plugins.load("sync", composed["sync"]["name"]).Config.CLOSED:
         reference["sync"] = defaults["sync"]
@@ -195,15 +195,15 @@ def hardware(name: str) -> dict[str, Any]:
     if name not in profiles:
         raise UserError(unknown("hardware", name, profiles))
     plugins.values(profiles[name])  # its mistakes are told with its name
-    folders = tuple(map(str, plugins.search_folders()))
     others = (f"~{group}" for group in GROUPS if group != "hardware")
-    values = json.loads(_compose(f"hardware={name}", *others, folders=folders)).get("hardware")
+    composed = _compose(f"hardware={name}", *others, folders=plugins.search_folders())
+    values = json.loads(composed).get("hardware")
     _require_parts("hardware", values, profiles[name])
     return values | _price(values)
 
 
 @cache
-def _compose(*choices: str, folders: tuple[str, ...] = ()) -> str:
+def _compose(*choices: str, folders: tuple[Path, ...] = ()) -> str:
     """Return the composed groups as JSON; cached, because the points of a study share most choices."""
     # Imported here: hydra costs 0.2 s, and workers that receive a ready Experiment never need it.
     from hydra import compose, initialize_config_dir
@@ -254,8 +254,7 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
     }
     for path in files.values():
         _require_readable(path)
-    folders = plugins.search_folders(overrides.searchpath)
-    composed = json.loads(_compose(*choices, folders=tuple(map(str, folders))))
+    composed = json.loads(_compose(*choices, folders=plugins.search_folders(overrides.searchpath)))
     for group, path in files.items():
         _require_parts(group, composed.get(group), path)
     for group in GROUPS:

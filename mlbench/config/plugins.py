@@ -1,16 +1,9 @@
 """Tasks, sync strategies, clusters, commands and YAML files by name: mlbench's own and those of packages.
 
-A package brings its own by entry points, e.g. in its pyproject.toml:
-
-    [project.entry-points."mlbench.tasks"]
-    my_task = "my_package.my_task"
-
-    [project.entry-points."mlbench.conf"]
-    my_package = "my_package.conf"
-
-The folders of mlbench/wings are found in the same way: pyproject.toml has their entry points, and nothing
-else names them. docs/extending.md says what such a module and its YAML contain. A user's own YAML files are
-in ~/.config/mlbench, or in the folder that MLBENCH_CONFIG_DIR names.
+A package brings its own by entry points; docs/extending.md shows them, and says what such a module and its
+YAML contain. The folders of mlbench/wings are found in the same way: pyproject.toml has their entry points,
+and nothing else names them. A user's own YAML files are in ~/.config/mlbench, or in the folder that
+MLBENCH_CONFIG_DIR names.
 """
 
 import os
