@@ -44,7 +44,7 @@ class History(NamedTuple):
 
 
 def by_seed(records: Iterable[Record]) -> list[list[Record]]:
-    """Return the runs of each experiment and seed, oldest first, by the first of each; equal run ids count once.
+    """Return the runs of each experiment and seed, oldest first, by their first; equal run ids count once.
 
     Results that others published have no seeds: each is a trial of its own.
     """

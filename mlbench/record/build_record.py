@@ -49,7 +49,8 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
     validations = [validation for validation, _ in measured]
     per_rank = [list(rank) for rank in zip(*(ranks for _, ranks in measured), strict=True)]
     status, error = _status(end, result, validations, experiment.target)
-    submission = _submission(log)
+    jobs = [JobSubmission.model_validate(event["value"]) for event in log if event["key"] == "submission"]
+    submission = jobs[-1] if jobs else None
     if submission and submission.preempted and status not in FINISHED:
         status, error = "preempted", submission.preempted
     reached = validations[-1].elapsed if status == "goal_reached" else None
@@ -228,11 +229,6 @@ def _provisioning(start: RunStart) -> float | None:
     if start.submitted is None or start.submitted > start.begun:
         return None
     return start.begun - start.submitted
-
-
-def _submission(log: Log) -> JobSubmission | None:
-    values = [JobSubmission.model_validate(event["value"]) for event in log if event["key"] == "submission"]
-    return values[-1] if values else None
 
 
 def _measured(stretches: Sequence[Sequence[Measured]]) -> list[Measured]:
