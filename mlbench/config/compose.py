@@ -49,12 +49,15 @@ def choices(group: str) -> list[str]:
 
 
 def hardware(name: str) -> Hardware:
-    """Return a profile by its name, without composing a run; UserError for one that is not valid."""
-    values = overrides.hardware(name)
+    """Return a profile with the user's price by its name; UserError for one that is unknown or not valid."""
+    profiles = plugins.files("hardware")
+    if name not in profiles:
+        raise UserError(overrides.unknown("hardware", name, profiles))
+    composed, _ = overrides.values(overrides.Overrides({"hardware": name}))
     try:
-        return Hardware.model_validate(values)
+        return Hardware.model_validate(composed["hardware"])
     except ValidationError as error:
-        sentences = complaints.sentences([("hardware.", error)], {"hardware": values})
+        sentences = complaints.sentences([("hardware.", error)], composed)
         raise UserError("; ".join(sentences)) from error
 
 

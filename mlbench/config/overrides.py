@@ -186,22 +186,6 @@ def shipped_task(name: str, overrides: Overrides) -> dict[str, Any] | None:
     return _layered(shipped)["task"]
 
 
-def hardware(name: str) -> dict[str, Any]:
-    """Return the values of a profile of conf/hardware with the user's price, without the rest of a run.
-
-    Raises UserError for a profile that is unknown or cannot be read.
-    """
-    profiles = plugins.files("hardware")
-    if name not in profiles:
-        raise UserError(unknown("hardware", name, profiles))
-    plugins.values(profiles[name])  # its mistakes are told with its name
-    others = (f"~{group}" for group in GROUPS if group != "hardware")
-    composed = _compose(f"hardware={name}", *others, folders=plugins.search_folders())
-    values = json.loads(composed).get("hardware")
-    _require_parts("hardware", values, profiles[name])
-    return values | _price(values)
-
-
 @cache
 def _compose(*choices: str, folders: tuple[Path, ...] = ()) -> str:
     """Return the composed groups as JSON; cached, because the points of a study share most choices."""
