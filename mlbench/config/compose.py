@@ -95,9 +95,7 @@ def _choose_division(parsed: overrides.Overrides) -> None:
         always = isinstance(name, str) and getattr(plugins.load("task", name).Config, "OPEN", False)
     except (UserError, ImportError):  # what is wrong with it is told where it is composed
         return
-    if not always:
-        return
-    if parsed.choices.setdefault("division", "open") == "closed":
+    if always and parsed.choices.setdefault("division", "open") == "closed":
         parsed.errors.append(f"task={name} has no reference, so division=closed cannot hold it: leave it out")
 
 

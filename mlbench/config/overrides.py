@@ -47,6 +47,7 @@ DATASETS = "datasets"  # the part, where there is one, with other data sets of m
 VERBATIM = ("task.args", "task.metric", "task.path")  # text of the user's own, which Hydra's grammar refuses
 NAMES = ("study", "data_root", "output_root")  # text, also where it looks like a number, e.g. study=2026
 SEVERAL = re.compile(r"""("[^"]*"|'[^']*')(,("[^"]*"|'[^']*'))+""")  # of them, for a sweep
+_require_readable = cache(plugins.values)  # names a file with mistakes, once a process: it is composed once
 
 
 @dataclass
@@ -275,12 +276,6 @@ def _choose_dataset(task: dict[str, Any], scale: str, overrides: Overrides) -> N
         overrides.errors.append(f"task.dataset={chosen} is a data set of mini scale: leave out scale={scale}")
     else:
         task.update(offered[chosen], dataset=chosen)
-
-
-@cache
-def _require_readable(path: Path) -> None:
-    """Raise UserError that names a file with mistakes; once a process, as it is composed once."""
-    plugins.values(path)
 
 
 def _require_shipped(group: str, choice: str, composed: dict[str, Any]) -> None:

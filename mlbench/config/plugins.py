@@ -34,9 +34,8 @@ DECISIVE = (*ENTRY_POINTS.values(), LIBRARIES, EMULATORS, FRAMEWORKS)
 CONTRACT = {
     "task": ("Config", "prepare"),
     "sync": ("Config",),
-    "cluster": ("shares_files",),
+    "cluster": ("shares_files", "connect or submit"),
 }
-ONE_OF = {"task": (), "sync": (), "cluster": ("connect", "submit")}
 IMPLEMENTATION = {"task": ("build", "measure"), "sync": ("synchronise",)}  # one of these, in `torch`
 EXTENDING = "see docs/extending.md"
 CONF_PACKAGES = "mlbench.conf"  # entry points to packages of YAML files
@@ -67,9 +66,9 @@ def load(group: str, name: str) -> ModuleType:
     if len(places) > 1:
         raise UserError(f"{group} {name!r} is in {' and in '.join(places)}", hint="uninstall one package")
     module = import_module(places[0])
-    missing = [part for part in CONTRACT[group] if not hasattr(module, part)]
-    if ONE_OF[group] and not any(hasattr(module, part) for part in ONE_OF[group]):
-        missing.append(" or ".join(ONE_OF[group]))
+    missing = [
+        part for part in CONTRACT[group] if not any(hasattr(module, each) for each in part.split(" or "))
+    ]
     if missing:
         raise UserError(f"{group} {name!r} lacks {', '.join(missing)}", hint=EXTENDING)
     return module

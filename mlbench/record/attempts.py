@@ -106,9 +106,8 @@ def _time(run: Record) -> tuple[float, float, str]:
 def beside(records: Sequence[Record], *, deleted: int = 0) -> str:
     """Return what stands beside n, e.g. "1 failed, 2 interrupted, 1 repeated"; "" where all counted.
 
-    Failed are all attempts that failed, interrupted and preempted those of no result, repeated the finished
-    runs of a seed beyond its first, contradictory those whose log contradicts itself, `deleted` those of
-    which only the log of their study knows.
+    Repeated are the finished runs of a seed beyond its first, contradictory those whose log contradicts
+    itself, `deleted` those of which only the log of their study knows.
     """
     trials = by_seed(records)
     runs = [run for trial in trials for run in trial]
