@@ -59,13 +59,9 @@ def load(group: str, name: str) -> ModuleType:
     own = f"{OWN[group]}.{name}"
     places = [own] if name.isidentifier() and find_spec(own) else []
     places += [point.value for point in _points(ENTRY_POINTS[group]) if point.name == name]
-    if gone := [path for path in places if not _is_there(path)]:
-        raise UserError(f"{group} {name!r}: {_absence(gone)}", hint=AGAIN)
     if not places:
         raise UserError(f"there is no {group} {name!r} in mlbench or an installed package", hint=EXTENDING)
-    if len(places) > 1:
-        raise UserError(f"{group} {name!r} is in {' and in '.join(places)}", hint="uninstall one package")
-    module = import_module(places[0])
+    module = _imported(places, f"{group} {name!r}")
     missing = [
         part for part in CONTRACT[group] if not any(hasattr(module, each) for each in part.split(" or "))
     ]
@@ -106,11 +102,7 @@ def framework(name: str) -> ModuleType:
     Raises UserError where two packages have one of that name, or its package is gone.
     """
     values = [point.value for point in _points(FRAMEWORKS) if point.name == name]
-    if gone := [value for value in values if not _is_there(value)]:
-        raise UserError(f"framework={name}: {_absence(gone)}", hint=AGAIN)
-    if len(values) != 1:
-        raise UserError(f"framework={name} is in {' and in '.join(values)}", hint="uninstall one package")
-    return import_module(values[0])
+    return _imported(values, f"framework={name}")
 
 
 def trained_by(framework: str) -> dict[str, str]:
@@ -139,9 +131,7 @@ def emulator() -> ModuleType:
     if len(values) != 1:
         several = f"{' and '.join(values)} all emulate" if values else "no installed package emulates"
         raise UserError(f"{several} networks", hint="network=host is the machines' own")
-    if not _is_there(values[0]):
-        raise UserError(_absence(values), hint=AGAIN)
-    return import_module(values[0])
+    return _imported(values, "network emulation")
 
 
 def extra(name: str) -> ModuleType | None:
@@ -156,9 +146,7 @@ def command(name: str) -> ModuleType:
     if not values:
         hint = f"install a package with an entry point {name!r} of {COMMANDS}"
         raise UserError(f"no installed package has the command {name}", hint=hint)
-    if not _is_there(values[0]):
-        raise UserError(f"the command {name}: {_absence(values)}", hint=AGAIN)
-    return import_module(values[0])
+    return _imported(values[:1], f"the command {name}")
 
 
 def extend(command: Any) -> None:
@@ -186,6 +174,15 @@ def absent() -> str | None:
     """Return that YAML files of an installed package are gone, as a sentence; None where all are there."""
     gone = [point.value for point in _points(CONF_PACKAGES) if not _is_there(point.value)]
     return f"{_absence(gone)}: {AGAIN}" if gone else None
+
+
+def _imported(modules: Sequence[str], what: str) -> ModuleType:
+    """Import the module of a plug-in; UserError where it is gone, or several packages have one."""
+    if gone := [module for module in modules if not _is_there(module)]:
+        raise UserError(f"{what}: {_absence(gone)}", hint=AGAIN)
+    if len(modules) != 1:
+        raise UserError(f"{what} is in {' and in '.join(modules)}", hint="uninstall one package")
+    return import_module(modules[0])
 
 
 def _absence(modules: Sequence[str]) -> str:
