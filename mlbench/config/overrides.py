@@ -7,7 +7,7 @@ groups; a task's recipe and scale are laid over its values here, before single v
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -207,16 +207,14 @@ def _compose(*choices: str, folders: tuple[Path, ...] = ()) -> str:
         raise UserError(f"{' '.join(choices) or 'the configuration'} cannot be composed: {reason}") from error
 
 
-def _without_origin(values: dict[str, Any]) -> list[str]:
-    """Return a sentence for a price or a peak of the user's that would go under the shipped one's origin."""
+def _without_origin(values: dict[str, Any]) -> Iterator[str]:
+    """Yield a sentence for a price or a peak of the user's that would go under the shipped one's origin."""
     needed = {"hardware.price": ("date", "source"), "hardware.peak": ("source",)}
-    errors = []
     for group, fields in needed.items():
         own = [name for name in values if name.startswith(f"{group}.")]
         lacking = [f"{group}.{field}=..." for field in fields if f"{group}.{field}" not in values]
         if own and lacking:
-            errors.append(f"{own[0]} needs its origin (rule R13): add {' '.join(lacking)}")
-    return errors
+            yield f"{own[0]} needs its origin (rule R13): add {' '.join(lacking)}"
 
 
 def _leave_out(hardware: dict[str, Any], values: dict[str, Any]) -> None:

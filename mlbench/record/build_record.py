@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mlbench
@@ -60,14 +60,14 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
     totals = _totals(per_rank, elapsed=validations[-1].elapsed if validations else 0.0)
     rate = totals["samples_per_s"]
     flops_per_s = flops * rate if flops and rate else None
-    disturbed = _disturbances(end, result.nodes)
+    disturbed = list(_disturbances(end, result.nodes))
     if disturbed:  # measured while it ran, so the load before it says nothing more
         quiet = [warning for warning in start.warnings if "load average" not in warning]
         start = start.model_copy(update={"warnings": quiet})
     other_hardware = node_types.other_hardware(experiment, result.nodes)
     oversubscribed = end.oversubscribed or _oversubscribed(experiment, result.nodes)
-    caveats = _caveats(experiment, result.nodes, oversubscribed=oversubscribed)
-    caveats = [*other_hardware, *caveats, *disturbed]
+    caveats = [*other_hardware, *_caveats(experiment, result.nodes, oversubscribed=oversubscribed)]
+    caveats += disturbed
     if status in FINISHED and error:
         what = "its workers had finished" if end.result else "it reached its goal"
         missing = "its cluster is" if end.result else "its nodes are"
@@ -320,42 +320,39 @@ def _oversubscribed(experiment: Experiment, nodes: list[Node]) -> bool:
     return experiment.workers * threads > sum(node.usable_cpus for node in nodes)
 
 
-def _caveats(experiment: Experiment, nodes: list[Node], *, oversubscribed: bool) -> list[str]:
-    """Return why the number may not be what its name says, one sentence each, the heaviest first."""
+def _caveats(experiment: Experiment, nodes: list[Node], *, oversubscribed: bool) -> Iterator[str]:
+    """Yield why the number may not be what its name says, one sentence each, the heaviest first."""
     hardware = experiment.hardware
-    caveats = []
     if experiment.profile:
-        caveats.append("profile: torch.profiler slowed the steps, so the times of this run count nowhere")
+        yield "profile: torch.profiler slowed the steps, so the times of this run count nowhere"
     if oversubscribed:
-        caveats.append(
+        yield (
             f"{experiment.workers} worker(s) computed with more threads than there were CPUs: "
             "no speed-up may be taken from this"
         )
     on_gpu = experiment.backend.device == "cuda"
     if hardware.gpus and not on_gpu:
-        caveats.append(
+        yield (
             f"hardware={hardware.name} has GPUs that backend={experiment.backend.name} left idle: "
             "the cost is that of a node which could have done more"
         )
     without = [node.hostname for node in nodes if len(node.gpus) >= FABRIC_GPUS and node.rdma_devices == []]
     if on_gpu and len(nodes) > 1 and without:
-        caveats.append(
+        yield (
             f"{', '.join(without)} showed no RDMA device, so the GPUs' messages between nodes went through "
             "TCP sockets: this is not what such machines' fabric (InfiniBand, EFA) does"
         )
     types = None if experiment.network.emulated else node_types.mixture(nodes)
     if types:
-        caveats.append(f"{types}: the slowest decides the time of all")
-    return list(dict.fromkeys(caveats))
+        yield f"{types}: the slowest decides the time of all"
 
 
-def _disturbances(end: RunEnd, nodes: list[Node]) -> list[str]:
-    """Return what else the machines did while the run was measured, one sentence each."""
+def _disturbances(end: RunEnd, nodes: list[Node]) -> Iterator[str]:
+    """Yield what else the machines did while the run was measured, one sentence each."""
     here = end.hostname or "the driver's machine"
-    sentences = noise.disturbances(here, during=None, before=end.interference, shared=end.machine_shared)
+    yield from noise.disturbances(here, during=None, before=end.interference, shared=end.machine_shared)
     for node in nodes:
-        sentences += noise.disturbances(node.hostname, during=node.interference, shared=node.machine_shared)
-    return sentences
+        yield from noise.disturbances(node.hostname, during=node.interference, shared=node.machine_shared)
 
 
 def best(validations: Sequence[Validation], task: TaskConfig) -> float | None:

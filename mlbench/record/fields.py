@@ -138,10 +138,8 @@ def _seconds_per_epoch(record: Record) -> float | None:
 
 
 def _rest(record: Record) -> float | None:
-    elapsed = _elapsed(record)
-    if elapsed is None:
-        return None
-    rest = elapsed - (batches(record) or 0.0) - math.fsum(stats.mean for stats in record.outside.values())
+    elapsed, outside = _elapsed(record) or 0.0, math.fsum(stats.mean for stats in record.outside.values())
+    rest = elapsed - (batches(record) or 0.0) - outside
     return rest if rest > 0 else None
 
 
