@@ -86,6 +86,7 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
     )
     caveats += [f"{log_consistency.CAVEAT}{sentence}" for sentence in contradictions]
     warnings = {sentence for node in result.nodes for sentence in node.warnings}
+    units = [event["metadata"].get("unit") for event in log if event["key"] == "validation"]  # None of old
     why_not = official.reasons(
         start,
         result,
@@ -126,7 +127,7 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
         best=best(validations, task),
         epochs=validations[-1].epoch if validations else 0.0,
         steps=validations[-1].step if validations else 0,
-        sample_unit=_unit(log) or result.sample_unit,
+        sample_unit=next(reversed(units), None) or result.sample_unit,
         flops_per_sample=flops,
         gradient_bytes=result.gradient_bytes,
         peak_memory_bytes=result.peak_memory_bytes,
@@ -243,12 +244,6 @@ def _measured(stretches: Sequence[Sequence[Measured]]) -> list[Measured]:
             entries.pop()
         entries += stretch
     return entries
-
-
-def _unit(log: Log) -> str | None:
-    """Return what samples are, as the last validation says; None without one, and in older logs."""
-    validations = (event["metadata"] for event in reversed(log) if event["key"] == "validation")
-    return next((metadata.get("unit") for metadata in validations), None)
 
 
 def _status(

@@ -222,15 +222,12 @@ def _of_progress(
     stated = _global_batch(experiment)
     if stated is not None and batch != stated:
         yield f"its steps take {batch} samples, and its configuration says {stated}"
-    if any(abs(share - count) > 1e-6 * count for share in shares) or (
-        rows is not None and batch > 0 and not _fits(count, rows // batch, experiment)
-    ):
+    # An epoch has all steps that the training rows fill, or fewer where some rows are for validation.
+    full = getattr(experiment.task, "validation", "test") == "test"
+    row_steps = count if rows is None or batch < 1 else rows // batch
+    fits = count == row_steps if full else 0 < count <= row_steps
+    if not fits or any(abs(share - count) > 1e-6 * count for share in shares):
         yield "its epochs do not follow from its steps and the rows of its data"
-
-
-def _fits(count: int, most: int, experiment: Experiment) -> bool:
-    """Return whether an epoch may have `count` steps of the `most` that the training rows fill."""
-    return count == most if getattr(experiment.task, "validation", "test") == "test" else 0 < count <= most
 
 
 def _global_batch(experiment: Experiment) -> int | None:

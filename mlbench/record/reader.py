@@ -71,11 +71,6 @@ def verdict(folder: Path) -> tuple[str, str]:
     return "as logged", ""
 
 
-def find(output_root: Path, *, key: str, seed: int) -> list[Record]:
-    """Return the records of runs measured here with this key and seed, oldest first."""
-    return find_all(output_root, [(key, seed)])[key, seed]
-
-
 def find_all(output_root: Path, trials: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[Record]]:
     """Return the records of runs measured here by key and seed, oldest first; each record is read once.
 

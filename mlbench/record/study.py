@@ -200,7 +200,7 @@ def lost_attempts(path: Path, records: Sequence[Record]) -> list[str]:
         f"{value['trial']}: {value['status']}: "
         + ("its run was deleted" if value["run_id"] else format.last_line(value["error"] or ""))
         for value in (event["value"] for event in attempts_log(path) if event["key"] == ENDED)
-        if value["run_id"] is None or value["run_id"] not in run_ids
+        if value["run_id"] not in run_ids
     ]
 
 
