@@ -242,7 +242,8 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
         _require_parts(group, composed.get(group), path)
     for group in GROUPS:
         _require_shipped(group, overrides.choices.get(group) or composed[group]["name"], composed[group])
-    composed["hardware"] |= _price(composed["hardware"])
+    if own := price_file.read().get(composed["hardware"]["name"]):  # the user's price stands above it
+        composed["hardware"]["price"] = own.model_dump()
     task = composed["task"]
     defaults = {"task.recipe": task["recipe"], "scale": composed["scale"]}
     for name, part in LAYERS.items():
@@ -294,12 +295,6 @@ def _shipped(path: Path) -> dict[str, Any]:
     values = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(values, dict)
     return {str(name): value for name, value in values.items() if name != "defaults"}
-
-
-def _price(hardware: dict[str, Any]) -> dict[str, Any]:
-    """Return the price that the user's price file has for the profile, as its field; {} without one."""
-    own = price_file.read().get(hardware["name"])
-    return {"price": own.model_dump()} if own else {}
 
 
 def _require_parts(group: str, composed: Any, path: Path) -> None:
