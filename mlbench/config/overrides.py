@@ -166,10 +166,9 @@ def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     overrides.errors += _without_origin(overrides.values)
     composed = _layered(overrides)
-    defaults = json.loads(_compose(folders=plugins.search_folders()))
     reference = json.loads(json.dumps(composed))
     if not plugins.load("sync", composed["sync"]["name"]).Config.CLOSED:
-        reference["sync"] = defaults["sync"]
+        reference["sync"] = json.loads(_compose(folders=plugins.search_folders()))["sync"]
     _leave_out(composed["hardware"], overrides.values)
     for name, value in overrides.values.items():
         _assign(composed, name, value, overrides.errors)
@@ -178,9 +177,7 @@ def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def shipped_task(name: str, overrides: Overrides) -> dict[str, Any] | None:
     """Return the values of mlbench's own task where a file of another name chose it; None otherwise."""
-    if overrides.choices.get("task") in (None, name):
-        return None
-    if not (plugins.own_conf() / "task" / f"{name}.yaml").is_file():
+    if overrides.choices.get("task") in (None, name) or plugins.shipped("task", name) is None:
         return None
     layers = {name: value for name, value in overrides.values.items() if name in (*LAYERS, "task.dataset")}
     shipped = Overrides(overrides.choices | {"task": name}, layers, overrides.searchpath)
