@@ -264,9 +264,7 @@ def _faults_of_framework(experiment: Experiment) -> Iterator[str]:
     """Yield why a framework other than torch cannot train this."""
     name, task = experiment.framework, experiment.task.name
     if name not in plugins.frameworks():
-        absent = plugins.absent()
-        near = suggest(name, plugins.frameworks())
-        yield f"framework={name} is unknown{near}{f'; {absent}' if absent else ''}"
+        yield f"framework={name} is unknown{suggest(name, plugins.frameworks())}{plugins.absent()}"
         return
     if task not in (tasks := plugins.trained_by(name)):
         yield f"framework={name} has no task={task}: choose {', '.join(sorted(tasks))}, or framework=torch"

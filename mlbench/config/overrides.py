@@ -108,8 +108,7 @@ def unknown(group: str, choice: str, files: Mapping[str, Path]) -> str:
         if choice and choice.lower() in f"{name} {plugins.values(path).get('description')}".lower()
     ]
     near = suggest(choice, like if 0 < len(like) < FEW else list(files))
-    absent = plugins.absent()
-    return f"{group}={choice} is unknown{near}{f'; {absent}' if absent else ''}"
+    return f"{group}={choice} is unknown{near}{plugins.absent()}"
 
 
 @lru_cache(maxsize=1024)  # the points of a study share most words

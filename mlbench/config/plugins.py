@@ -170,10 +170,10 @@ def forecasts() -> list[ModuleType]:
     return [import_module(point.value) for point in _points(FORECASTS) if _is_there(point.value)]
 
 
-def absent() -> str | None:
-    """Return that YAML files of an installed package are gone, as a sentence; None where all are there."""
+def absent() -> str:
+    """Return how a sentence ends where YAML files of an installed package are gone; else nothing."""
     gone = [point.value for point in _points(CONF_PACKAGES) if not _is_there(point.value)]
-    return f"{_absence(gone)}: {AGAIN}" if gone else None
+    return f"; {_absence(gone)}: {AGAIN}" if gone else ""
 
 
 def _imported(modules: Sequence[str], what: str) -> ModuleType:
