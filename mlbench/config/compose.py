@@ -127,22 +127,18 @@ def undeclared(recorded: Mapping[str, Any], declared: Sequence[Deviation]) -> li
     A choice that is unknown here, and not declared as one of the user's own, is such a field.
     """
     fields = {deviation.field for deviation in declared}
-    try:
-        differences = _reference_differences(recorded)
-    except UserError as error:
-        return [] if fields & set(plugins.GROUPS) else [f"a choice: {error}"]
-    return [deviation.field for deviation in differences if deviation.field not in fields]
-
-
-def _reference_differences(recorded: Mapping[str, Any]) -> tuple[Deviation, ...]:
     task = recorded["task"]
     beside = {"cluster", "network"}  # groups whose fields are all free in the closed division
-    if not plugins.load("sync", recorded["sync"]["name"]).Config.CLOSED:
-        beside |= {"sync"}  # the reference has another
-    values = [f"{group}={recorded[group]['name']}" for group in plugins.GROUPS if group not in beside]
-    layers = {"scale": recorded["scale"], "task.recipe": task["recipe"], "task.dataset": task["dataset"]}
-    reference = compose([*values, *(f"{name}={value}" for name, value in layers.items())])
-    return deviations(recorded, reference.plain(), _of_task(reference))
+    try:
+        if not plugins.load("sync", recorded["sync"]["name"]).Config.CLOSED:
+            beside |= {"sync"}  # the reference has another
+        values = [f"{group}={recorded[group]['name']}" for group in plugins.GROUPS if group not in beside]
+        layers = {"scale": recorded["scale"], "task.recipe": task["recipe"], "task.dataset": task["dataset"]}
+        reference = compose([*values, *(f"{name}={value}" for name, value in layers.items())])
+    except UserError as error:
+        return [] if fields & set(plugins.GROUPS) else [f"a choice: {error}"]
+    differences = deviations(recorded, reference.plain(), _of_task(reference))
+    return [deviation.field for deviation in differences if deviation.field not in fields]
 
 
 def _of_task(experiment: Experiment) -> Division:

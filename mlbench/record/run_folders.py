@@ -64,12 +64,11 @@ def damaged(output_root: Path, word: str) -> Path | None:
     """Return the folder of this whole name if it is a run's that has no record which can be used."""
     candidate = output_root / word
     files = (candidate / "record.json", candidate / events.NAME)
-    if candidate.parent != output_root or not any(path.is_file() for path in files):
-        return None
-    try:
-        load(candidate)
-    except (FileNotFoundError, UserError):
-        return candidate
+    if candidate.parent == output_root and any(path.is_file() for path in files):
+        try:
+            load(candidate)
+        except (FileNotFoundError, UserError):
+            return candidate
     return None
 
 
