@@ -149,7 +149,7 @@ def _of_order(every: Sequence[Measured], experiment: Experiment) -> Iterator[str
 def _of_interval(before: Measured | None, now: Measured, start: RunStart) -> Iterator[str]:
     """All time of a rank is inside or outside its steps, and the phases add up to what is inside."""
     validation, ranks = now
-    last = before[0].elapsed if before else None
+    last = before[0].elapsed if before else 0.0
     for rank, times in enumerate(ranks):
         at = f"rank {rank} at step {validation.step}"
         lengths = (*times.phases.values(), *times.outside.values(), times.seconds)
@@ -160,24 +160,17 @@ def _of_interval(before: Measured | None, now: Measured, start: RunStart) -> Ite
         stamped = times.stamped_steps > 0 or (start.experiment.phase_timing and times.steps > 0)
         if (stamped or inside) and abs(inside - times.seconds) > ROUNDING_S + 1e-6 * times.seconds:
             yield f"the phases of {at} add up to {duration(inside)} of {duration(times.seconds)} in steps"
-        own = _own_elapsed(before, rank)
+        own = before[1][rank].elapsed if before and rank < len(before[1]) else 0.0
         if times.elapsed is None:  # a log of before 2026-11-23
-            whole, slack = validation.elapsed - (last or 0.0), SKEW_S + SHARE * validation.elapsed
+            whole, slack = validation.elapsed - last, SKEW_S + SHARE * validation.elapsed
         else:
-            whole, slack = times.elapsed - own, ROUNDING_S
+            whole, slack = times.elapsed - (last if own is None else own), ROUNDING_S
             apart = abs(times.elapsed - validation.elapsed)
             if apart > (SKEW_S + SHARE * validation.elapsed if rank else ROUNDING_S):
                 yield f"the clocks of rank {rank} and of the run differ by {duration(apart)}"
         after_restart = before is None and start.experiment.max_failures > 0
         if passed > whole + slack or (passed < whole - slack and not after_restart):
             yield f"{at} accounts for {duration(passed)} of {duration(whole)}"
-
-
-def _own_elapsed(before: Measured | None, rank: int) -> float:
-    if before is None or rank >= len(before[1]):
-        return 0.0
-    elapsed = before[1][rank].elapsed
-    return before[0].elapsed if elapsed is None else elapsed
 
 
 def _of_progress(
