@@ -212,24 +212,18 @@ def _of_progress(
     batch, count, rows = round(batches[0]), round(shares[0]), result.data_rows.get("train")
     if batch < 1 or any(each != batch for each in batches):
         yield f"its samples are not its steps times a global batch of {batch}"
-    stated = _global_batch(experiment)
-    if stated is not None and batch != stated:
-        yield f"its steps take {batch} samples, and its configuration says {stated}"
+    size = getattr(experiment.task, "batch_size", None)  # of a worker; None: the configuration does not say
+    limit = getattr(experiment.task, "max_global_batch", None)
+    if size is not None and limit is not None:
+        size = min(size, limit // experiment.workers)
+    if size is not None and batch != size * experiment.workers:
+        yield f"its steps take {batch} samples, and its configuration says {size * experiment.workers}"
     # An epoch has all steps that the training rows fill, or fewer where some rows are for validation.
     full = getattr(experiment.task, "validation", "test") == "test"
     row_steps = count if rows is None or batch < 1 else rows // batch
     fits = count == row_steps if full else 0 < count <= row_steps
     if not fits or any(abs(share - count) > 1e-6 * count for share in shares):
         yield "its epochs do not follow from its steps and the rows of its data"
-
-
-def _global_batch(experiment: Experiment) -> int | None:
-    """Return the samples of a step by the configuration; None where it does not say."""
-    each = getattr(experiment.task, "batch_size", None)
-    most = getattr(experiment.task, "max_global_batch", None)
-    if each is None or most is None:
-        return None if each is None else each * experiment.workers
-    return min(each, most // experiment.workers) * experiment.workers
 
 
 def _of_stamps(
