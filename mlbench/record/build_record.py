@@ -55,7 +55,8 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
         status, error = "preempted", submission.preempted
     reached = validations[-1].elapsed if status == "goal_reached" else None
     wall = end.ended - start.begun
-    restarts = _restarts(log, status)
+    failures = [Restart(failures=event["value"]) for event in log if event["key"] == "worker_failure"]
+    restarts = failures[:-1] if status == "failed" else failures  # the last of a failed run ended it
     flops = result.flops_per_sample
     totals = _totals(per_rank, elapsed=validations[-1].elapsed if validations else 0.0)
     rate = totals["samples_per_s"]
@@ -299,12 +300,6 @@ def _startup(
     if one_host:
         return Startup(**parts), touched - start.begun if touched else None
     return Startup(**parts), math.fsum(parts.values()) if "data_opening" in parts else None
-
-
-def _restarts(log: Log, status: str) -> list[Restart]:
-    """Return the failures that the run went on after; the last of a failed run ended it."""
-    failures = [Restart(failures=event["value"]) for event in log if event["key"] == "worker_failure"]
-    return failures[:-1] if status == "failed" else failures
 
 
 def _oversubscribed(experiment: Experiment, nodes: list[Node]) -> bool:
