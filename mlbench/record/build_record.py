@@ -55,6 +55,9 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
         status, error = "preempted", submission.preempted
     reached = validations[-1].elapsed if status == "goal_reached" else None
     wall = end.ended - start.begun
+    provisioning_s = None  # nobody measured it, or the first of two hosts' clocks is ahead of the second
+    if start.submitted is not None and start.submitted <= start.begun:
+        provisioning_s = start.begun - start.submitted
     failures = [Restart(failures=event["value"]) for event in log if event["key"] == "worker_failure"]
     restarts = failures[:-1] if status == "failed" else failures  # the last of a failed run ended it
     flops = result.flops_per_sample
@@ -142,7 +145,7 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
             wall_s=wall,
             time_to_accuracy_s=reached,
             clustered=experiment.cluster.name != "local",
-            provisioning_s=_provisioning(start),
+            provisioning_s=provisioning_s,
         ),
         energy=energy.energy(
             experiment.hardware,
@@ -221,16 +224,6 @@ def worker_result(log: Log) -> WorkerResult | None:
     """Return what the workers reported at their end; None where they did not get there."""
     values = [event["value"] for event in log if event["key"] == "worker_result"]
     return WorkerResult.model_validate(values[0]) if values else None
-
-
-def _provisioning(start: RunStart) -> float | None:
-    """Return the seconds from the submission to the command's start; None where nobody measured them.
-
-    The clocks are those of two hosts; where the first is ahead of the second they measured nothing.
-    """
-    if start.submitted is None or start.submitted > start.begun:
-        return None
-    return start.begun - start.submitted
 
 
 def _measured(stretches: Sequence[Sequence[Measured]]) -> list[Measured]:

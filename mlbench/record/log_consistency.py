@@ -60,7 +60,7 @@ def contradictions(
         *_of_order(every, start.experiment),
         *(sentence for before, now in neighbours for sentence in _of_interval(before, now, start)),
         *_of_progress(stretches, start, result),
-        *_of_stamps(log, every, start, end, result),
+        *_of_stamps(log, every, end, result),
         *_of_durations(startup, startup_time, every, start, end),
         *_of_nodes(log, end, result, every),
         *_of_hosts(log, end, start.experiment),
@@ -226,9 +226,7 @@ def _of_progress(
         yield "its epochs do not follow from its steps and the rows of its data"
 
 
-def _of_stamps(
-    log: Log, every: Sequence[Measured], start: RunStart, end: RunEnd, result: WorkerResult
-) -> Iterator[str]:
+def _of_stamps(log: Log, every: Sequence[Measured], end: RunEnd, result: WorkerResult) -> Iterator[str]:
     """Wall clocks are those of the start plus what elapsed, and no event is stamped before what it tells."""
     group = next((event for event in log if event["key"] == "startup"), None)
     first = next((event for event in log if event["key"] == "run_start"), None)
