@@ -127,13 +127,10 @@ def study(
     """
     plan = studies.load(studies.folder(output_root, name))
     planned = studies.records(plan, output_root) if plan else []
-    own = {run.run_id for run in planned}
     if members is None:
-        planned += [
-            run
-            for run in readable(output_root, complain)
-            if run.experiment.study == name and run.run_id not in own
-        ]
+        own = {run.run_id for run in planned}
+        named = (run for run in readable(output_root, complain) if run.experiment.study == name)
+        planned += [run for run in named if run.run_id not in own]
     if plan is None and not planned and not members:
         plans = sorted(path.parent.name for path in (output_root / "studies").glob(f"*/{studies.PLAN}"))
         raise UserError(f"there is no study {name!r}", hint=f"studies: {', '.join(plans) or 'none'}")
