@@ -90,7 +90,7 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
     )
     caveats += [f"{log_consistency.CAVEAT}{sentence}" for sentence in contradictions]
     warnings = {sentence for node in result.nodes for sentence in node.warnings}
-    units = [event["metadata"].get("unit") for event in log if event["key"] == "validation"]  # None of old
+    units = [event["metadata"].get("unit") for event in log if event["key"] == "validation"]  # None: old logs
     why_not = official.reasons(
         start,
         result,
