@@ -69,8 +69,8 @@ def _any(kinds: Iterable[str], beginning: str) -> bool:
 def _complaint(problem: Any) -> str:
     """Return in plain words what pydantic found wrong with a value."""
     kind, message = problem["type"], problem["msg"].removeprefix("Value error, ")
-    complaint = next((text for name, text in COMPLAINTS.items() if kind.startswith(name)), message)
-    return complaint if complaint != message else message.replace("Input should be", "must be")
+    plain = message.replace("Input should be", "must be")
+    return next((text for name, text in COMPLAINTS.items() if kind.startswith(name)), plain)
 
 
 def _file(group: str, composed: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 import mlbench
 from mlbench.config import complaints, overrides, plugins
-from mlbench.config.division import Deviation, Lists, deviations
+from mlbench.config.division import Deviation, Division, deviations
 from mlbench.config.errors import UserError, suggest
 from mlbench.config.experiment import (
     GPU_ONLY,
@@ -49,12 +49,15 @@ def choices(group: str) -> list[str]:
 
 
 def hardware(name: str) -> Hardware:
-    """Return a profile by its name, without composing a run; UserError for one that is not valid."""
-    values = overrides.hardware(name)
+    """Return a profile with the user's price by its name; UserError for one that is unknown or not valid."""
+    profiles = plugins.files("hardware")
+    if name not in profiles:
+        raise UserError(overrides.unknown("hardware", name, profiles))
+    composed, _ = overrides.values(overrides.Overrides({"hardware": name}))
     try:
-        return Hardware.model_validate(values)
+        return Hardware.model_validate(composed["hardware"])
     except ValidationError as error:
-        sentences = complaints.sentences([("hardware.", error)], {"hardware": values})
+        sentences = complaints.sentences([("hardware.", error)], composed)
         raise UserError("; ".join(sentences)) from error
 
 
@@ -80,9 +83,8 @@ def compose(arguments: Sequence[str] = ()) -> Experiment:
         raise UserError("; ".join(parsed.errors), hint="`python -m mlbench.run --help` shows what there is")
     if experiment.tracking_uri is not None:
         check_store(experiment.tracking_uri)
-    foreign = (*_foreign(parsed), *_foreign_framework(experiment))
-    differences = (*foreign, *_varied(parsed, reference), *_deviations(experiment, reference))
-    return experiment.model_copy(update={"deviations": differences})
+    varied = (*_foreign(parsed, experiment), *_varied(parsed, reference))
+    return experiment.model_copy(update={"deviations": (*varied, *_deviations(experiment, reference))})
 
 
 def _choose_division(parsed: overrides.Overrides) -> None:
@@ -93,35 +95,30 @@ def _choose_division(parsed: overrides.Overrides) -> None:
         always = isinstance(name, str) and getattr(plugins.load("task", name).Config, "OPEN", False)
     except (UserError, ImportError):  # what is wrong with it is told where it is composed
         return
-    if not always:
-        return
-    if parsed.choices.setdefault("division", "open") == "closed":
+    if always and parsed.choices.setdefault("division", "open") == "closed":
         parsed.errors.append(f"task={name} has no reference, so division=closed cannot hold it: leave it out")
 
 
-def _foreign(parsed: overrides.Overrides) -> Iterator[Deviation]:
-    """Yield the choices whose files are not mlbench's own: allowed, but no result of them is official."""
-    for group, choice in parsed.choices.items():
-        if plugins.shipped(group, choice) is None:
-            yield Deviation(
-                field=group,
-                given=choice,
-                reference="a choice that mlbench ships",
-                rule="R14" if group == "hardware" else "R4",
-                fixed=False,
-                declared=True,
-            )
+def _foreign(parsed: overrides.Overrides, experiment: Experiment) -> Iterator[Deviation]:
+    """Yield the choices whose files, and the framework whose modules, are not mlbench's own.
 
-
-def _foreign_framework(experiment: Experiment) -> Iterator[Deviation]:
-    """Yield a framework, or a task's part for it, that is not mlbench's own, as `_foreign` does."""
+    They are allowed, but no result of them is official.
+    """
+    foreign = {group: name for group, name in parsed.choices.items() if not plugins.shipped(group, name)}
     name = experiment.framework
-    if name == plugins.TORCH:
-        return
-    modules = (plugins.framework(name).__name__, plugins.trained_by(name)[experiment.task.name])
-    if not all(module.startswith(f"{mlbench.__name__}.") for module in modules):
-        given = {"given": name, "reference": "a framework that mlbench ships", "rule": "R4"}
-        yield Deviation(field="framework", fixed=False, declared=True, **given)
+    if name != plugins.TORCH:
+        modules = (plugins.framework(name).__name__, plugins.trained_by(name)[experiment.task.name])
+        if not all(module.startswith(f"{mlbench.__name__}.") for module in modules):
+            foreign["framework"] = name
+    for field, given in foreign.items():
+        yield Deviation(
+            field=field,
+            given=given,
+            reference=f"a {'framework' if field == 'framework' else 'choice'} that mlbench ships",
+            rule="R14" if field == "hardware" else "R4",
+            fixed=False,
+            declared=True,
+        )
 
 
 def undeclared(recorded: Mapping[str, Any], declared: Sequence[Deviation]) -> list[str]:
@@ -130,25 +127,21 @@ def undeclared(recorded: Mapping[str, Any], declared: Sequence[Deviation]) -> li
     A choice that is unknown here, and not declared as one of the user's own, is such a field.
     """
     fields = {deviation.field for deviation in declared}
+    task = recorded["task"]
+    beside = {"cluster", "network"}  # groups whose fields are all free in the closed division
     try:
-        differences = _reference_differences(recorded)
+        if not plugins.load("sync", recorded["sync"]["name"]).Config.CLOSED:
+            beside |= {"sync"}  # the reference has another
+        values = [f"{group}={recorded[group]['name']}" for group in plugins.GROUPS if group not in beside]
+        layers = {"scale": recorded["scale"], "task.recipe": task["recipe"], "task.dataset": task["dataset"]}
+        reference = compose([*values, *(f"{name}={value}" for name, value in layers.items())])
     except UserError as error:
         return [] if fields & set(plugins.GROUPS) else [f"a choice: {error}"]
+    differences = deviations(recorded, reference.plain(), _of_task(reference))
     return [deviation.field for deviation in differences if deviation.field not in fields]
 
 
-def _reference_differences(recorded: Mapping[str, Any]) -> tuple[Deviation, ...]:
-    task = recorded["task"]
-    beside = {"cluster", "network"}  # groups whose fields are all free in the closed division
-    if not plugins.load("sync", recorded["sync"]["name"]).Config.CLOSED:
-        beside |= {"sync"}  # the reference has another
-    values = [f"{group}={recorded[group]['name']}" for group in plugins.GROUPS if group not in beside]
-    layers = {"scale": recorded["scale"], "task.recipe": task["recipe"], "task.dataset": task["dataset"]}
-    reference = compose([*values, *(f"{name}={value}" for name, value in layers.items())])
-    return deviations(recorded, reference.plain(), _of_task(reference))
-
-
-def _of_task(experiment: Experiment) -> Lists:
+def _of_task(experiment: Experiment) -> Division:
     """Return the division of an experiment, with the fields that its task frees."""
     free = (*experiment.division.free, *(f"task.{field}" for field in type(experiment.task).FREE))
     return experiment.division.model_copy(update={"free": free})
@@ -267,9 +260,7 @@ def _faults_of_framework(experiment: Experiment) -> Iterator[str]:
     """Yield why a framework other than torch cannot train this."""
     name, task = experiment.framework, experiment.task.name
     if name not in plugins.frameworks():
-        absent = plugins.absent()
-        near = suggest(name, plugins.frameworks())
-        yield f"framework={name} is unknown{near}{f'; {absent}' if absent else ''}"
+        yield f"framework={name} is unknown{suggest(name, plugins.frameworks())}{plugins.absent()}"
         return
     if task not in (tasks := plugins.trained_by(name)):
         yield f"framework={name} has no task={task}: choose {', '.join(sorted(tasks))}, or framework=torch"

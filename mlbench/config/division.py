@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -20,15 +20,20 @@ RULES = (
 )
 
 
-class Lists(Protocol):
-    """What `deviations` needs of a division."""
+class Division(BaseModel):
+    """Which fields may differ from the task's reference.
 
-    @property
-    def free(self) -> tuple[str, ...]: ...
-    @property
-    def declared(self) -> tuple[str, ...]: ...
-    @property
-    def fixed(self) -> tuple[str, ...]: ...
+    - free: without a word.
+    - declared: listed in the result, which is then not official.
+    - fixed: never.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    free: tuple[str, ...]
+    declared: tuple[str, ...]
+    fixed: tuple[str, ...]
 
 
 class Deviation(BaseModel):
@@ -54,7 +59,7 @@ def task_title(name: str, deviations: Iterable[Deviation]) -> str:
 
 
 def deviations(
-    given: Mapping[str, Any], reference: Mapping[str, Any], division: Lists
+    given: Mapping[str, Any], reference: Mapping[str, Any], division: Division
 ) -> tuple[Deviation, ...]:
     """Return the fields that are not free and differ, in the order of the configuration."""
     ours, theirs = flatten(given), flatten(reference)

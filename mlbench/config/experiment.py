@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -18,7 +19,7 @@ from pydantic import (
 )
 
 from mlbench.config.credentials import without_credentials
-from mlbench.config.division import Deviation
+from mlbench.config.division import Deviation, Division
 from mlbench.config.goal import Direction, Goal
 from mlbench.config.network import HOST, Network
 from mlbench.config.plugins import TORCH
@@ -137,9 +138,8 @@ class Hardware(FrozenModel):
     gpus: Annotated[int, Field(ge=0)]
     gpu_model: str | None  # a part of the name that the driver reports, e.g. "T4"
     gpu_resource: str = "nvidia.com/gpu"  # Kubernetes' name of a GPU
-    capability: PositiveFloat | None = (
-        None  # CUDA's compute capability, e.g. 7.5; None: not known, or no CUDA
-    )
+    # CUDA's compute capability, e.g. 7.5; None: not known, or no CUDA.
+    capability: PositiveFloat | None = None
     memory_gib: PositiveFloat | None = None  # GiB of a node's main memory; None: not known
     workers_per_node: PositiveInt | None  # None: all workers on one node
     threads_per_worker: PositiveInt | None  # None: the node's CPUs shared out among its workers
@@ -169,9 +169,8 @@ class Backend(FrozenModel):
     name: str
     device: Literal["cpu", "cuda"]
     module: str | None = None  # imported on every worker before the process group, to register the backend
-    interface: Annotated[str, Field(min_length=1)] | None = (
-        None  # network interface of all workers; None: the one by which each reaches the head
-    )
+    # Network interface of all workers; None: the one by which each reaches the head.
+    interface: Annotated[str, Field(min_length=1)] | None = None
     timeout_s: PositiveInt  # a collective that takes longer is stuck; Ray Train takes whole seconds
     sockets: PositiveInt | None = None  # TCP connections between two workers; nccl: of each of its threads
     threads: PositiveInt | None = None  # that serve nccl's sockets
@@ -209,20 +208,6 @@ class SyncConfig(FrozenModel):
         """Raise UserError where the strategy cannot combine what so many workers compute, two at least."""
 
 
-class Division(FrozenModel):
-    """Which fields may differ from the task's reference.
-
-    - free: without a word.
-    - declared: listed in the result, which is then not official.
-    - fixed: never.
-    """
-
-    name: str
-    free: tuple[str, ...]
-    declared: tuple[str, ...]
-    fixed: tuple[str, ...]
-
-
 UNIT_BOUNDS = {"%": (0.0, 100.0)}  # what values of a unit can be
 METRIC_BOUNDS = {"bleu": (0.0, 100.0), "perplexity": (1.0, math.inf), "cross_entropy": (0.0, math.inf)}
 
@@ -254,7 +239,7 @@ class Experiment(FrozenModel):
     profile: Annotated[int, Field(ge=0)] = 0  # steps; records made before there was a profiler lack it
     data_root: Path
     output_root: Path
-    tracking_uri: str | None
+    tracking_uri: Annotated[str, AfterValidator(check_scheme)] | None
     study: Annotated[str, Field(pattern=r"^\w[\w.-]*$")] | None
     verbose: bool
     force: bool
@@ -276,13 +261,6 @@ class Experiment(FrozenModel):
         if isinstance(value, str) and value.startswith("$"):
             raise ValueError("the shell has not put in the variable's value; leave out single quotes")
         return value
-
-    @field_validator("tracking_uri")
-    @classmethod
-    def _store_has_a_scheme_of_mlflow(cls, uri: str | None) -> str | None:
-        if uri is not None:
-            check_scheme(uri)
-        return uri
 
     @field_validator("goal")
     @classmethod
@@ -318,11 +296,6 @@ class Experiment(FrozenModel):
     def store(self) -> str:
         """The MLflow tracking URI; the default is a SQLite file beside the runs."""
         return self.tracking_uri or default_store(self.output_root)
-
-    @property
-    def official(self) -> bool:
-        """Whether a result of this run may be called official: closed division, official scale."""
-        return self.division.name == "closed" and self.scale == "official"
 
     def plain(self) -> dict[str, Any]:
         """Return the values as JSON types, without credentials: they go into logs and results."""

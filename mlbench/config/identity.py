@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import metadata
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import mlbench
 from mlbench.config.errors import comparable
+
+if TYPE_CHECKING:
+    from mlbench.config.experiment import Experiment
 
 Role = Literal["identity", "location", "presentation", "operation"]
 
@@ -78,12 +81,6 @@ OPERATION = ("seed", "force", "max_failures", "backend.timeout_s", "cluster.over
 RUNS_AS = "cluster.runs_as"  # the field of clusters to which whole runs are submitted
 
 
-class KeyFields(Protocol):
-    """What `key` needs of an Experiment."""
-
-    def plain(self) -> dict[str, Any]: ...
-
-
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested values under dotted names, e.g. {"task": {"lr": 1}} as {"task.lr": 1}."""
     result: dict[str, Any] = {}
@@ -122,7 +119,7 @@ def identity(values: Mapping[str, Any]) -> dict[str, Any]:
     return decisive | ({"cluster.name": fields[RUNS_AS]} if RUNS_AS in fields else {})
 
 
-def key(experiment: KeyFields, framework_version: str | None = None) -> str:
+def key(experiment: "Experiment", framework_version: str | None = None) -> str:
     """Return the hash under which equal measurements are found again.
 
     It covers the identity fields, the framework with its version (by default the installed one), and

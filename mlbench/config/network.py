@@ -2,11 +2,8 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-NonNegative = Annotated[float, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(gt=0)]
 Cpus = Annotated[float, Field(ge=0.1)]  # the kernel's least quota is 1 ms, in a period of 10 ms
 
 
@@ -19,19 +16,19 @@ class Network(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str
-    hosts: Count | None  # emulated hosts; None: one a worker
-    bandwidth_mbit_s: Positive | None  # from a host into the network
-    bandwidth_down_mbit_s: Positive | None  # from the network into a host; None: the same
-    delay_ms: NonNegative  # one way, from host to host
-    jitter_ms: NonNegative  # most by which a delay is shorter or longer
+    hosts: PositiveInt | None  # emulated hosts; None: one a worker
+    bandwidth_mbit_s: PositiveFloat | None  # from a host into the network
+    bandwidth_down_mbit_s: PositiveFloat | None  # from the network into a host; None: the same
+    delay_ms: NonNegativeFloat  # one way, from host to host
+    jitter_ms: NonNegativeFloat  # most by which a delay is shorter or longer
     loss_percent: Annotated[float, Field(ge=0, lt=100)]  # of the packets
-    queue_ms: Positive  # most that a packet waits for a cable before it is dropped
+    queue_ms: PositiveFloat  # most that a packet waits for a cable before it is dropped
     cpus: Cpus | None  # CPUs of a host; None: all hosts share this machine's
-    racks: Count  # switches that the hosts are dealt out to; 1: all hosts on one
-    rack_bandwidth_mbit_s: Positive | None  # of the cable between a rack and the others; None: a host's
-    rack_delay_ms: NonNegative  # in addition, between hosts of two racks
+    racks: PositiveInt  # switches that the hosts are dealt out to; 1: all hosts on one
+    rack_bandwidth_mbit_s: PositiveFloat | None  # of the cable between a rack and the others; None: a host's
+    rack_delay_ms: NonNegativeFloat  # in addition, between hosts of two racks
     slow_rank: Annotated[int, Field(ge=0)] | None  # the rank whose host is slower than the others
-    slow_bandwidth_mbit_s: Positive | None  # of its link
+    slow_bandwidth_mbit_s: PositiveFloat | None  # of its link
     slow_cpus: Cpus | None  # of its host
 
     @property

@@ -7,7 +7,7 @@ groups; a task's recipe and scale are laid over its values here, before single v
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -47,6 +47,7 @@ DATASETS = "datasets"  # the part, where there is one, with other data sets of m
 VERBATIM = ("task.args", "task.metric", "task.path")  # text of the user's own, which Hydra's grammar refuses
 NAMES = ("study", "data_root", "output_root")  # text, also where it looks like a number, e.g. study=2026
 SEVERAL = re.compile(r"""("[^"]*"|'[^']*')(,("[^"]*"|'[^']*'))+""")  # of them, for a sweep
+_require_readable = cache(plugins.values)  # names a file with mistakes, once a process: it is composed once
 
 
 @dataclass
@@ -107,8 +108,7 @@ def unknown(group: str, choice: str, files: Mapping[str, Path]) -> str:
         if choice and choice.lower() in f"{name} {plugins.values(path).get('description')}".lower()
     ]
     near = suggest(choice, like if 0 < len(like) < FEW else list(files))
-    absent = plugins.absent()
-    return f"{group}={choice} is unknown{near}{f'; {absent}' if absent else ''}"
+    return f"{group}={choice} is unknown{near}{plugins.absent()}"
 
 
 @lru_cache(maxsize=1024)  # the points of a study share most words
@@ -165,10 +165,9 @@ def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     overrides.errors += _without_origin(overrides.values)
     composed = _layered(overrides)
-    defaults = json.loads(_compose(folders=tuple(map(str, plugins.search_folders()))))
     reference = json.loads(json.dumps(composed))
     if not plugins.load("sync", composed["sync"]["name"]).Config.CLOSED:
-        reference["sync"] = defaults["sync"]
+        reference["sync"] = json.loads(_compose(folders=plugins.search_folders()))["sync"]
     _leave_out(composed["hardware"], overrides.values)
     for name, value in overrides.values.items():
         _assign(composed, name, value, overrides.errors)
@@ -177,33 +176,15 @@ def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def shipped_task(name: str, overrides: Overrides) -> dict[str, Any] | None:
     """Return the values of mlbench's own task where a file of another name chose it; None otherwise."""
-    if overrides.choices.get("task") in (None, name):
-        return None
-    if not (plugins.own_conf() / "task" / f"{name}.yaml").is_file():
+    if overrides.choices.get("task") in (None, name) or plugins.shipped("task", name) is None:
         return None
     layers = {name: value for name, value in overrides.values.items() if name in (*LAYERS, "task.dataset")}
     shipped = Overrides(overrides.choices | {"task": name}, layers, overrides.searchpath)
     return _layered(shipped)["task"]
 
 
-def hardware(name: str) -> dict[str, Any]:
-    """Return the values of a profile of conf/hardware with the user's price, without the rest of a run.
-
-    Raises UserError for a profile that is unknown or cannot be read.
-    """
-    profiles = plugins.files("hardware")
-    if name not in profiles:
-        raise UserError(unknown("hardware", name, profiles))
-    plugins.values(profiles[name])  # its mistakes are told with its name
-    folders = tuple(map(str, plugins.search_folders()))
-    others = (f"~{group}" for group in GROUPS if group != "hardware")
-    values = json.loads(_compose(f"hardware={name}", *others, folders=folders)).get("hardware")
-    _require_parts("hardware", values, profiles[name])
-    return values | _price(values)
-
-
 @cache
-def _compose(*choices: str, folders: tuple[str, ...] = ()) -> str:
+def _compose(*choices: str, folders: tuple[Path, ...] = ()) -> str:
     """Return the composed groups as JSON; cached, because the points of a study share most choices."""
     # Imported here: hydra costs 0.2 s, and workers that receive a ready Experiment never need it.
     from hydra import compose, initialize_config_dir
@@ -222,16 +203,14 @@ def _compose(*choices: str, folders: tuple[str, ...] = ()) -> str:
         raise UserError(f"{' '.join(choices) or 'the configuration'} cannot be composed: {reason}") from error
 
 
-def _without_origin(values: dict[str, Any]) -> list[str]:
-    """Return a sentence for a price or a peak of the user's that would go under the shipped one's origin."""
+def _without_origin(values: dict[str, Any]) -> Iterator[str]:
+    """Yield a sentence for a price or a peak of the user's that would go under the shipped one's origin."""
     needed = {"hardware.price": ("date", "source"), "hardware.peak": ("source",)}
-    errors = []
     for group, fields in needed.items():
         own = [name for name in values if name.startswith(f"{group}.")]
         lacking = [f"{group}.{field}=..." for field in fields if f"{group}.{field}" not in values]
         if own and lacking:
-            errors.append(f"{own[0]} needs its origin (rule R13): add {' '.join(lacking)}")
-    return errors
+            yield f"{own[0]} needs its origin (rule R13): add {' '.join(lacking)}"
 
 
 def _leave_out(hardware: dict[str, Any], values: dict[str, Any]) -> None:
@@ -254,13 +233,13 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
     }
     for path in files.values():
         _require_readable(path)
-    folders = plugins.search_folders(overrides.searchpath)
-    composed = json.loads(_compose(*choices, folders=tuple(map(str, folders))))
+    composed = json.loads(_compose(*choices, folders=plugins.search_folders(overrides.searchpath)))
     for group, path in files.items():
         _require_parts(group, composed.get(group), path)
     for group in GROUPS:
         _require_shipped(group, overrides.choices.get(group) or composed[group]["name"], composed[group])
-    composed["hardware"] |= _price(composed["hardware"])
+    if own := price_file.read().get(composed["hardware"]["name"]):  # the user's price stands above it
+        composed["hardware"]["price"] = own.model_dump()
     task = composed["task"]
     defaults = {"task.recipe": task["recipe"], "scale": composed["scale"]}
     for name, part in LAYERS.items():
@@ -294,12 +273,6 @@ def _choose_dataset(task: dict[str, Any], scale: str, overrides: Overrides) -> N
         task.update(offered[chosen], dataset=chosen)
 
 
-@cache
-def _require_readable(path: Path) -> None:
-    """Raise UserError that names a file with mistakes; once a process, as it is composed once."""
-    plugins.values(path)
-
-
 def _require_shipped(group: str, choice: str, composed: dict[str, Any]) -> None:
     """Raise UserError where a choice of mlbench's own was not composed from its file."""
     path = plugins.shipped(group, choice)
@@ -318,12 +291,6 @@ def _shipped(path: Path) -> dict[str, Any]:
     values = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(values, dict)
     return {str(name): value for name, value in values.items() if name != "defaults"}
-
-
-def _price(hardware: dict[str, Any]) -> dict[str, Any]:
-    """Return the price that the user's price file has for the profile, as its field; {} without one."""
-    own = price_file.read().get(hardware["name"])
-    return {"price": own.model_dump()} if own else {}
 
 
 def _require_parts(group: str, composed: Any, path: Path) -> None:

@@ -1,16 +1,9 @@
 """Tasks, sync strategies, clusters, commands and YAML files by name: mlbench's own and those of packages.
 
-A package brings its own by entry points, e.g. in its pyproject.toml:
-
-    [project.entry-points."mlbench.tasks"]
-    my_task = "my_package.my_task"
-
-    [project.entry-points."mlbench.conf"]
-    my_package = "my_package.conf"
-
-The folders of mlbench/wings are found in the same way: pyproject.toml has their entry points, and nothing
-else names them. docs/extending.md says what such a module and its YAML contain. A user's own YAML files are
-in ~/.config/mlbench, or in the folder that MLBENCH_CONFIG_DIR names.
+A package brings its own by entry points; docs/extending.md shows them, and says what such a module and its
+YAML contain. The folders of mlbench/wings are found in the same way: pyproject.toml has their entry points,
+and nothing else names them. A user's own YAML files are in ~/.config/mlbench, or in the folder that
+MLBENCH_CONFIG_DIR names.
 """
 
 import os
@@ -41,9 +34,8 @@ DECISIVE = (*ENTRY_POINTS.values(), LIBRARIES, EMULATORS, FRAMEWORKS)
 CONTRACT = {
     "task": ("Config", "prepare"),
     "sync": ("Config",),
-    "cluster": ("shares_files",),
+    "cluster": ("shares_files", "connect or submit"),
 }
-ONE_OF = {"task": (), "sync": (), "cluster": ("connect", "submit")}
 IMPLEMENTATION = {"task": ("build", "measure"), "sync": ("synchronise",)}  # one of these, in `torch`
 EXTENDING = "see docs/extending.md"
 CONF_PACKAGES = "mlbench.conf"  # entry points to packages of YAML files
@@ -67,16 +59,12 @@ def load(group: str, name: str) -> ModuleType:
     own = f"{OWN[group]}.{name}"
     places = [own] if name.isidentifier() and find_spec(own) else []
     places += [point.value for point in _points(ENTRY_POINTS[group]) if point.name == name]
-    if gone := [path for path in places if not _is_there(path)]:
-        raise UserError(f"{group} {name!r}: {_absence(gone)}", hint=AGAIN)
     if not places:
         raise UserError(f"there is no {group} {name!r} in mlbench or an installed package", hint=EXTENDING)
-    if len(places) > 1:
-        raise UserError(f"{group} {name!r} is in {' and in '.join(places)}", hint="uninstall one package")
-    module = import_module(places[0])
-    missing = [part for part in CONTRACT[group] if not hasattr(module, part)]
-    if ONE_OF[group] and not any(hasattr(module, part) for part in ONE_OF[group]):
-        missing.append(" or ".join(ONE_OF[group]))
+    module = _imported(places, f"{group} {name!r}")
+    missing = [
+        part for part in CONTRACT[group] if not any(hasattr(module, each) for each in part.split(" or "))
+    ]
     if missing:
         raise UserError(f"{group} {name!r} lacks {', '.join(missing)}", hint=EXTENDING)
     return module
@@ -114,11 +102,7 @@ def framework(name: str) -> ModuleType:
     Raises UserError where two packages have one of that name, or its package is gone.
     """
     values = [point.value for point in _points(FRAMEWORKS) if point.name == name]
-    if gone := [value for value in values if not _is_there(value)]:
-        raise UserError(f"framework={name}: {_absence(gone)}", hint=AGAIN)
-    if len(values) != 1:
-        raise UserError(f"framework={name} is in {' and in '.join(values)}", hint="uninstall one package")
-    return import_module(values[0])
+    return _imported(values, f"framework={name}")
 
 
 def trained_by(framework: str) -> dict[str, str]:
@@ -147,9 +131,7 @@ def emulator() -> ModuleType:
     if len(values) != 1:
         several = f"{' and '.join(values)} all emulate" if values else "no installed package emulates"
         raise UserError(f"{several} networks", hint="network=host is the machines' own")
-    if not _is_there(values[0]):
-        raise UserError(_absence(values), hint=AGAIN)
-    return import_module(values[0])
+    return _imported(values, "network emulation")
 
 
 def extra(name: str) -> ModuleType | None:
@@ -164,9 +146,7 @@ def command(name: str) -> ModuleType:
     if not values:
         hint = f"install a package with an entry point {name!r} of {COMMANDS}"
         raise UserError(f"no installed package has the command {name}", hint=hint)
-    if not _is_there(values[0]):
-        raise UserError(f"the command {name}: {_absence(values)}", hint=AGAIN)
-    return import_module(values[0])
+    return _imported(values[:1], f"the command {name}")
 
 
 def extend(command: Any) -> None:
@@ -190,10 +170,19 @@ def forecasts() -> list[ModuleType]:
     return [import_module(point.value) for point in _points(FORECASTS) if _is_there(point.value)]
 
 
-def absent() -> str | None:
-    """Return that YAML files of an installed package are gone, as a sentence; None where all are there."""
+def absent() -> str:
+    """Return how a sentence ends where YAML files of an installed package are gone; else nothing."""
     gone = [point.value for point in _points(CONF_PACKAGES) if not _is_there(point.value)]
-    return f"{_absence(gone)}: {AGAIN}" if gone else None
+    return f"; {_absence(gone)}: {AGAIN}" if gone else ""
+
+
+def _imported(modules: Sequence[str], what: str) -> ModuleType:
+    """Import the module of a plug-in; UserError where it is gone, or several packages have one."""
+    if gone := [module for module in modules if not _is_there(module)]:
+        raise UserError(f"{what}: {_absence(gone)}", hint=AGAIN)
+    if len(modules) != 1:
+        raise UserError(f"{what} is in {' and in '.join(modules)}", hint="uninstall one package")
+    return import_module(modules[0])
 
 
 def _absence(modules: Sequence[str]) -> str:

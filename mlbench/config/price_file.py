@@ -1,12 +1,7 @@
 """The user's own prices, which stand above those of conf/hardware: one YAML file, by profile.
 
-    gcp_n1_t4:
-      usd_per_hour: 0.50
-      usd_per_hour_spot: null
-      date: "2026-11-22"
-      source: our contract
-
-$MLBENCH_PRICES names the file; else it is mlbench/prices.yaml in $XDG_CONFIG_HOME (~/.config).
+docs/clusters.md shows one. $MLBENCH_PRICES names the file; else it is mlbench/prices.yaml in $XDG_CONFIG_HOME
+(~/.config).
 """
 
 import os

@@ -18,11 +18,12 @@ MODULES = {"mysqldb": "MySQLdb"}
 PACKAGES = {"mysqldb": "mysqlclient", "psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary"}
 
 
-def check_scheme(uri: str) -> None:
-    """Raise ValueError for the scheme of a URI that no MLflow store has."""
+def check_scheme(uri: str) -> str:
+    """Return a URI; raise ValueError where no MLflow store has its scheme."""
     scheme = urlsplit(uri).scheme.partition("+")[0] if "://" in uri else ""
     if scheme and scheme not in STORES and not entry_points(group="mlflow.tracking_store", name=scheme):
         raise ValueError(f"MLflow has no store of the kind {scheme}: {', '.join(sorted(STORES))}")
+    return uri
 
 
 def check_store(uri: str) -> None:

@@ -33,8 +33,8 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
             and obstacle(record, image=image) is None
         )
 
-    here = reader.find(experiment.output_root, key=key(experiment), seed=experiment.seed)
-    counts = attempts.middle(filter(stands, here))
+    trial = (key(experiment), experiment.seed)
+    counts = attempts.middle(filter(stands, reader.find_all(experiment.output_root, [trial])[trial]))
     if counts is not None:
         return counts
     with suppress(Exception):  # a dead or unreadable store costs a repetition, not the run

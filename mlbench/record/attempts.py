@@ -16,23 +16,12 @@ was run, and no attempt is hidden:
 
 import math
 from collections.abc import Iterable, Sequence
+from operator import or_
 from statistics import median
 from typing import NamedTuple
 
 from mlbench.record.format import counted
 from mlbench.record.record import FINISHED, Record
-
-
-class Attempts(NamedTuple):
-    """All runs of one experiment with one seed, oldest first."""
-
-    runs: tuple[Record, ...]
-
-    @property
-    def result(self) -> Record | None:
-        """The run that counts; None where every attempt was interrupted."""
-        failed = [run for run in self.runs if run.status == "failed"]
-        return failed[0] if failed else middle(self.runs)
 
 
 class History(NamedTuple):
@@ -51,17 +40,11 @@ class History(NamedTuple):
 
     def __or__(self, other: "History") -> "History":
         """Return what both know."""
-        return History(
-            planned=self.planned | other.planned,
-            drawn=self.drawn | other.drawn,
-            logged=self.logged | other.logged,
-            deleted=self.deleted | other.deleted,
-            unfinished=self.unfinished | other.unfinished,
-        )
+        return History._make(map(or_, self, other))
 
 
-def by_seed(records: Iterable[Record]) -> list[Attempts]:
-    """Group runs by experiment and seed, in the order of each group's first run; equal run ids count once.
+def by_seed(records: Iterable[Record]) -> list[list[Record]]:
+    """Return the runs of each experiment and seed, oldest first, by their first; equal run ids count once.
 
     Results that others published have no seeds: each is a trial of its own.
     """
@@ -70,20 +53,20 @@ def by_seed(records: Iterable[Record]) -> list[Attempts]:
     for run in sorted(unique.values(), key=lambda record: (record.started_at, record.run_id)):
         own = run.source == "mlbench"
         groups.setdefault((run.source, run.key, str(run.seed) if own else run.run_id), []).append(run)
-    return [Attempts(tuple(runs)) for runs in groups.values()]
+    return list(groups.values())
 
 
 def results(records: Iterable[Record]) -> list[Record]:
     """Return the one run that counts of every trial that has one."""
-    return [run for trial in by_seed(records) if (run := trial.result) is not None]
+    return [run for trial in by_seed(records) if (run := trial_result(trial)) is not None]
 
 
-def censored(trials: Iterable[Attempts], times: Sequence[float]) -> list[Record]:
+def censored(trials: Iterable[Sequence[Record]], times: Sequence[float]) -> list[Record]:
     """Return the interrupted runs that count as missed goals beside `times` (s, missed goals infinite).
 
     The one that had trained longest is looked at first; each that counts makes the median larger.
     """
-    longest = [max(trial.runs, key=_trained) for trial in trials if trial.result is None]
+    longest = [max(trial, key=_trained) for trial in trials if trial_result(trial) is None]
     counted, missed = list(times), []
     for run in sorted((run for run in longest if not run.contradictions), key=_trained, reverse=True):
         if counted and _trained(run) > 0 and _trained(run) >= median(counted):
@@ -95,6 +78,12 @@ def censored(trials: Iterable[Attempts], times: Sequence[float]) -> list[Record]
 def _trained(run: Record) -> float:
     """Return how long a run had trained without reaching its goal, s: to the end of its last validation."""
     return run.validations[-1].elapsed if run.validations else 0.0
+
+
+def trial_result(attempts: Sequence[Record]) -> Record | None:
+    """Return the run that counts of a trial's attempts, oldest first; None where all were interrupted."""
+    failed = [run for run in attempts if run.status == "failed"]
+    return failed[0] if failed else middle(attempts)
 
 
 def middle(runs: Iterable[Record]) -> Record | None:
@@ -117,13 +106,12 @@ def _time(run: Record) -> tuple[float, float, str]:
 def beside(records: Sequence[Record], *, deleted: int = 0) -> str:
     """Return what stands beside n, e.g. "1 failed, 2 interrupted, 1 repeated"; "" where all counted.
 
-    Failed are all attempts that failed, interrupted and preempted those of no result, repeated the finished
-    runs of a seed beyond its first, contradictory those whose log contradicts itself, `deleted` those of
-    which only the log of their study knows.
+    Repeated are the finished runs of a seed beyond its first, contradictory those whose log contradicts
+    itself, `deleted` those of which only the log of their study knows.
     """
     trials = by_seed(records)
-    runs = [run for trial in trials for run in trial.runs]
-    repeated = sum(max(0, sum(map(_counts, trial.runs)) - 1) for trial in trials)
+    runs = [run for trial in trials for run in trial]
+    repeated = sum(max(0, sum(map(_counts, trial)) - 1) for trial in trials)
     numbers = {
         "failed": sum(run.status == "failed" for run in runs),
         "interrupted": sum(run.status == "interrupted" for run in runs),

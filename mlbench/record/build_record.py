@@ -2,14 +2,14 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mlbench
 from mlbench import clock
 from mlbench.config.errors import UserError, is_comparable, unreadable
-from mlbench.config.experiment import Experiment
-from mlbench.config.goal import Direction, Goal
+from mlbench.config.experiment import Experiment, TaskConfig
+from mlbench.config.goal import Goal
 from mlbench.record import cost, energy, log_consistency, node_types, noise, official
 from mlbench.record.log_consistency import Log, Measured
 from mlbench.record.phases import EXPOSED, TRAIN_STEP, UNDIVIDED, PhaseTimes, merged, percentiles, phase_names
@@ -30,7 +30,6 @@ from mlbench.record.record import (
 
 RankTimes = list[list[PhaseTimes]]  # of each rank one entry a validation
 FABRIC_GPUS = 8  # of a node from which on clouds and vendors sell it with a fabric between nodes, 2026-11-24
-NOT_RETURNED = WorkerResult(status="failed")  # what is known of workers that returned nothing
 
 
 def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Record:
@@ -44,30 +43,35 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
     start = run_start(log)
     end = run_end(log)
     experiment = start.experiment
-    result = end.result or NOT_RETURNED
+    result = end.result or WorkerResult(status="failed")  # what is known of workers that returned nothing
     stretches = log_consistency.stretches(log)
     measured = _measured(stretches)
     validations = [validation for validation, _ in measured]
     per_rank = [list(rank) for rank in zip(*(ranks for _, ranks in measured), strict=True)]
     status, error = _status(end, result, validations, experiment.target)
-    submission = _submission(log)
+    jobs = [JobSubmission.model_validate(event["value"]) for event in log if event["key"] == "submission"]
+    submission = jobs[-1] if jobs else None
     if submission and submission.preempted and status not in FINISHED:
         status, error = "preempted", submission.preempted
     reached = validations[-1].elapsed if status == "goal_reached" else None
     wall = end.ended - start.begun
-    restarts = _restarts(log, status)
+    provisioning_s = None  # nobody measured it, or the first of two hosts' clocks is ahead of the second
+    if start.submitted is not None and start.submitted <= start.begun:
+        provisioning_s = start.begun - start.submitted
+    failures = [Restart(failures=event["value"]) for event in log if event["key"] == "worker_failure"]
+    restarts = failures[:-1] if status == "failed" else failures  # the last of a failed run ended it
     flops = result.flops_per_sample
     totals = _totals(per_rank, elapsed=validations[-1].elapsed if validations else 0.0)
     rate = totals["samples_per_s"]
     flops_per_s = flops * rate if flops and rate else None
-    disturbed = _disturbances(end, result.nodes)
+    disturbed = list(_disturbances(end, result.nodes))
     if disturbed:  # measured while it ran, so the load before it says nothing more
         quiet = [warning for warning in start.warnings if "load average" not in warning]
         start = start.model_copy(update={"warnings": quiet})
     other_hardware = node_types.other_hardware(experiment, result.nodes)
     oversubscribed = end.oversubscribed or _oversubscribed(experiment, result.nodes)
-    caveats = _caveats(experiment, result.nodes, oversubscribed=oversubscribed)
-    caveats = [*other_hardware, *caveats, *disturbed]
+    caveats = [*other_hardware, *_caveats(experiment, result.nodes, oversubscribed=oversubscribed)]
+    caveats += disturbed
     if status in FINISHED and error:
         what = "its workers had finished" if end.result else "it reached its goal"
         missing = "its cluster is" if end.result else "its nodes are"
@@ -86,6 +90,7 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
     )
     caveats += [f"{log_consistency.CAVEAT}{sentence}" for sentence in contradictions]
     warnings = {sentence for node in result.nodes for sentence in node.warnings}
+    units = [event["metadata"].get("unit") for event in log if event["key"] == "validation"]  # None: old logs
     why_not = official.reasons(
         start,
         result,
@@ -122,17 +127,11 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
         startup=startup,
         startup_time=startup_time,
         time_to_accuracy=reached,
-        accuracy_after_time=accuracy_after(
-            validations,
-            metric=task.metric,
-            budget=task.time_budget_s,
-            direction=task.direction,
-            ended=status in ("goal_not_reached", "completed"),
-        ),
-        best=best(validations, task.metric, task.direction),
+        accuracy_after_time=accuracy_after(validations, task, status),
+        best=best(validations, task),
         epochs=validations[-1].epoch if validations else 0.0,
         steps=validations[-1].step if validations else 0,
-        sample_unit=_unit(log) or result.sample_unit,
+        sample_unit=next(reversed(units), None) or result.sample_unit,
         flops_per_sample=flops,
         gradient_bytes=result.gradient_bytes,
         peak_memory_bytes=result.peak_memory_bytes,
@@ -145,8 +144,8 @@ def build_record(log: Log, frozen: official.FrozenReference | None = None) -> Re
             experiment.workers,
             wall_s=wall,
             time_to_accuracy_s=reached,
-            clustered=cost.on_cluster(experiment),
-            provisioning_s=_provisioning(start),
+            clustered=experiment.cluster.name != "local",
+            provisioning_s=provisioning_s,
         ),
         energy=energy.energy(
             experiment.hardware,
@@ -227,21 +226,6 @@ def worker_result(log: Log) -> WorkerResult | None:
     return WorkerResult.model_validate(values[0]) if values else None
 
 
-def _provisioning(start: RunStart) -> float | None:
-    """Return the seconds from the submission to the command's start; None where nobody measured them.
-
-    The clocks are those of two hosts; where the first is ahead of the second they measured nothing.
-    """
-    if start.submitted is None or start.submitted > start.begun:
-        return None
-    return start.begun - start.submitted
-
-
-def _submission(log: Log) -> JobSubmission | None:
-    values = [JobSubmission.model_validate(event["value"]) for event in log if event["key"] == "submission"]
-    return values[-1] if values else None
-
-
 def _measured(stretches: Sequence[Sequence[Measured]]) -> list[Measured]:
     """Return each validation with every rank's times up to it.
 
@@ -254,12 +238,6 @@ def _measured(stretches: Sequence[Sequence[Measured]]) -> list[Measured]:
             entries.pop()
         entries += stretch
     return entries
-
-
-def _unit(log: Log) -> str | None:
-    """Return what samples are, as the last validation says; None without one, and in older logs."""
-    validations = (event["metadata"] for event in reversed(log) if event["key"] == "validation")
-    return next((metadata.get("unit") for metadata in validations), None)
 
 
 def _status(
@@ -317,12 +295,6 @@ def _startup(
     return Startup(**parts), math.fsum(parts.values()) if "data_opening" in parts else None
 
 
-def _restarts(log: Log, status: str) -> list[Restart]:
-    """Return the failures that the run went on after; the last of a failed run ended it."""
-    failures = [Restart(failures=event["value"]) for event in log if event["key"] == "worker_failure"]
-    return failures[:-1] if status == "failed" else failures
-
-
 def _oversubscribed(experiment: Experiment, nodes: list[Node]) -> bool:
     """Return whether the nodes have fewer CPUs than threads; their Ray may have been told otherwise."""
     if experiment.backend.device == "cuda" or experiment.network.emulated or experiment.launcher == "command":
@@ -331,48 +303,45 @@ def _oversubscribed(experiment: Experiment, nodes: list[Node]) -> bool:
     return experiment.workers * threads > sum(node.usable_cpus for node in nodes)
 
 
-def _caveats(experiment: Experiment, nodes: list[Node], *, oversubscribed: bool) -> list[str]:
-    """Return why the number may not be what its name says, one sentence each, the heaviest first."""
+def _caveats(experiment: Experiment, nodes: list[Node], *, oversubscribed: bool) -> Iterator[str]:
+    """Yield why the number may not be what its name says, one sentence each, the heaviest first."""
     hardware = experiment.hardware
-    caveats = []
     if experiment.profile:
-        caveats.append("profile: torch.profiler slowed the steps, so the times of this run count nowhere")
+        yield "profile: torch.profiler slowed the steps, so the times of this run count nowhere"
     if oversubscribed:
-        caveats.append(
+        yield (
             f"{experiment.workers} worker(s) computed with more threads than there were CPUs: "
             "no speed-up may be taken from this"
         )
     on_gpu = experiment.backend.device == "cuda"
     if hardware.gpus and not on_gpu:
-        caveats.append(
+        yield (
             f"hardware={hardware.name} has GPUs that backend={experiment.backend.name} left idle: "
             "the cost is that of a node which could have done more"
         )
     without = [node.hostname for node in nodes if len(node.gpus) >= FABRIC_GPUS and node.rdma_devices == []]
     if on_gpu and len(nodes) > 1 and without:
-        caveats.append(
+        yield (
             f"{', '.join(without)} showed no RDMA device, so the GPUs' messages between nodes went through "
             "TCP sockets: this is not what such machines' fabric (InfiniBand, EFA) does"
         )
     types = None if experiment.network.emulated else node_types.mixture(nodes)
     if types:
-        caveats.append(f"{types}: the slowest decides the time of all")
-    return list(dict.fromkeys(caveats))
+        yield f"{types}: the slowest decides the time of all"
 
 
-def _disturbances(end: RunEnd, nodes: list[Node]) -> list[str]:
-    """Return what else the machines did while the run was measured, one sentence each."""
+def _disturbances(end: RunEnd, nodes: list[Node]) -> Iterator[str]:
+    """Yield what else the machines did while the run was measured, one sentence each."""
     here = end.hostname or "the driver's machine"
-    sentences = noise.disturbances(here, during=None, before=end.interference, shared=end.machine_shared)
+    yield from noise.disturbances(here, during=None, before=end.interference, shared=end.machine_shared)
     for node in nodes:
-        sentences += noise.disturbances(node.hostname, during=node.interference, shared=node.machine_shared)
-    return sentences
+        yield from noise.disturbances(node.hostname, during=node.interference, shared=node.machine_shared)
 
 
-def best(validations: Sequence[Validation], metric: str, direction: Direction) -> float | None:
-    """Return the best finite value of a metric; None without one."""
-    values = [value for v in validations if (value := v.metrics.get(metric)) is not None]
-    return (max if direction == "max" else min)(values, default=None)
+def best(validations: Sequence[Validation], task: TaskConfig) -> float | None:
+    """Return the best finite value of the task's metric; None without one."""
+    values = [value for v in validations if (value := v.metrics.get(task.metric)) is not None]
+    return (max if task.direction == "max" else min)(values, default=None)
 
 
 def _mfu(experiment: Experiment, flops_per_s: float) -> float | None:
@@ -467,13 +436,12 @@ def intervals(per_rank: RankTimes) -> list[ValidationInterval]:
     ]
 
 
-def accuracy_after(
-    validations: Sequence[Validation], *, metric: str, budget: float, direction: Direction, ended: bool
-) -> float | None:
-    """Return the best validation value within `budget` seconds; None if the run stopped earlier.
+def accuracy_after(validations: Sequence[Validation], task: TaskConfig, status: str) -> float | None:
+    """Return the best validation value within the task's time budget; None if the run stopped earlier.
 
-    A run that trained all its epochs (`ended`) has nothing more to show, so its best counts then.
+    A run that trained all its epochs has nothing more to show, so its best counts then.
     """
+    ended, budget = status in ("goal_not_reached", "completed"), task.time_budget_s
     if not validations or (validations[-1].elapsed < budget and not ended):
         return None
-    return best([validation for validation in validations if validation.elapsed <= budget], metric, direction)
+    return best([validation for validation in validations if validation.elapsed <= budget], task)

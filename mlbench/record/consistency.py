@@ -39,15 +39,8 @@ def _derived(record: Record) -> Iterator[tuple[str, object, object]]:
         yield "status", record.status, "goal_reached" if reached else "another"
     to_goal = last.elapsed if last and record.status == "goal_reached" else None
     yield "time_to_accuracy", record.time_to_accuracy, to_goal
-    yield "best", record.best, best(validations, task.metric, task.direction)
-    in_time = accuracy_after(
-        validations,
-        metric=task.metric,
-        budget=task.time_budget_s,
-        direction=task.direction,
-        ended=record.status in ("goal_not_reached", "completed"),
-    )
-    yield "accuracy_after_time", record.accuracy_after_time, in_time
+    yield "best", record.best, best(validations, task)
+    yield "accuracy_after_time", record.accuracy_after_time, accuracy_after(validations, task, record.status)
     yield "epochs", record.epochs, last.epoch if last else 0.0
     yield "steps", record.steps, last.step if last else 0
     if record.intervals:

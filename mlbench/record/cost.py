@@ -57,11 +57,6 @@ def usd(seconds: float, nodes: int, usd_per_hour: float) -> float:
     return seconds / 3600 * nodes * usd_per_hour
 
 
-def on_cluster(experiment: Experiment) -> bool:
-    """Return whether a run takes more than the machine of its command, so that a whole cluster is billed."""
-    return experiment.cluster.name != "local"
-
-
 def usd_per_hour(experiment: Experiment) -> float | None:
     """Return what an hour of a run costs on demand, in USD; None where the hardware has no price.
 
@@ -70,7 +65,7 @@ def usd_per_hour(experiment: Experiment) -> float | None:
     hardware, count = experiment.hardware, nodes(experiment.hardware, experiment.workers)
     if hardware.price is None:
         return None
-    if hardware.machine is not None and on_cluster(experiment):
+    if hardware.machine is not None and experiment.cluster.name != "local":
         return sum(hourly(hardware, count, spot=False).values())
     return count * hardware.price.usd_per_hour
 

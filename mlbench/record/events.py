@@ -51,7 +51,9 @@ def copy(path: Path, event: dict[str, Any]) -> None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            line = b"\n" * _is_torn(descriptor) + line
+            size = os.fstat(descriptor).st_size
+            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a kill or a full disk
+            line = b"\n" * torn + line
             written = os.write(descriptor, line)
         finally:
             os.close(descriptor)
@@ -61,12 +63,6 @@ def copy(path: Path, event: dict[str, Any]) -> None:
         ) from error
     if written != len(line):
         raise UserError(f"cannot write {path}: the disk is full", hint="free space there")
-
-
-def _is_torn(descriptor: int) -> bool:
-    """Return whether the log ends within a line, which a killed process or a full disk has left."""
-    size = os.fstat(descriptor).st_size
-    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
 
 
 class LogFollower:

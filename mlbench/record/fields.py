@@ -65,7 +65,7 @@ class Field:
         if callable(self.source):
             return self.source(record)
         for attribute in (self.source or self.name.replace("/", ".")).split("."):
-            record = getattr(record, attribute, None)
+            record = record.get(attribute) if isinstance(record, dict) else getattr(record, attribute, None)
         return record
 
     def quantity(self, value: Any, units: Units) -> str:
@@ -138,10 +138,8 @@ def _seconds_per_epoch(record: Record) -> float | None:
 
 
 def _rest(record: Record) -> float | None:
-    elapsed = _elapsed(record)
-    if elapsed is None:
-        return None
-    rest = elapsed - (batches(record) or 0.0) - math.fsum(stats.mean for stats in record.outside.values())
+    elapsed, outside = _elapsed(record) or 0.0, math.fsum(stats.mean for stats in record.outside.values())
+    rest = elapsed - (batches(record) or 0.0) - outside
     return rest if rest > 0 else None
 
 
@@ -271,9 +269,8 @@ FIELDS = (
     Field("cost/cluster_lacking", _lacking, row="whole cluster", text="not in it: {}"),
     Field("transport", _transport, row="transport"),
     Field("energy/joules", unit="J", row="energy", text="{} to the last validation:"),
-    Field("energy/gpus_joules", lambda r: r.energy and r.energy.parts.get("gpus"), "J", "energy", "GPUs {}"),
-    Field("energy/cpu_packages_joules", lambda r: r.energy and r.energy.parts.get("cpu_packages"), "J",
-          "energy", "CPU packages {}"),
+    Field("energy/gpus_joules", "energy.parts.gpus", "J", "energy", "GPUs {}"),
+    Field("energy/cpu_packages_joules", "energy.parts.cpu_packages", "J", "energy", "CPU packages {}"),
     Field("energy/goal_joules", unit="J", row="energy", text="{} to the goal"),
     Field("energy/joules_per_sample", unit="J", row="energy", text="{} a sample"),
     Field("energy/carbon_g", unit="g CO2e", row="energy"),

@@ -43,8 +43,6 @@ def whole(seconds: float) -> str:
 
 def number(value: float) -> str:
     """Return a number with three significant digits, or all digits before the point: 0.0123, 2,637."""
-    if not math.isfinite(value):
-        return str(value)
     return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
 
 

@@ -51,18 +51,16 @@ def contradictions(
     `stretches` are those of the log; `flops_per_s` are model FLOP/s of all ranks.
     """
     every = [each for stretch in stretches for each in stretch]
+    # Each validation with the one before; None for a run's first, and after a restart.
+    neighbours = [pair for stretch in stretches for pair in zip([None, *stretch], stretch, strict=False)]
     sentences = [
         *_of_identity(start),
         *_of_checksum(log),
         *_of_additions(log, start.experiment),
         *_of_order(every, start.experiment),
-        *(
-            sentence
-            for before, now in _neighbours(stretches)
-            for sentence in _of_interval(before, now, start)
-        ),
+        *(sentence for before, now in neighbours for sentence in _of_interval(before, now, start)),
         *_of_progress(stretches, start, result),
-        *_of_stamps(log, every, start, end, result),
+        *_of_stamps(log, every, end, result),
         *_of_durations(startup, startup_time, every, start, end),
         *_of_nodes(log, end, result, every),
         *_of_hosts(log, end, start.experiment),
@@ -95,12 +93,6 @@ def stretches(log: Log) -> list[list[Measured]]:
             is_over = stretches[-1][-1][0].goal_reached
         is_over |= event["key"] == "worker_result"
     return stretches
-
-
-def _neighbours(stretches: Sequence[Sequence[Measured]]) -> Iterator[tuple[Measured | None, Measured]]:
-    """Yield each validation with the one before; None for a run's first, and after a restart."""
-    for stretch in stretches:
-        yield from zip([None, *stretch], stretch, strict=False)
 
 
 def _of_identity(start: RunStart) -> Iterator[str]:
@@ -157,7 +149,7 @@ def _of_order(every: Sequence[Measured], experiment: Experiment) -> Iterator[str
 def _of_interval(before: Measured | None, now: Measured, start: RunStart) -> Iterator[str]:
     """All time of a rank is inside or outside its steps, and the phases add up to what is inside."""
     validation, ranks = now
-    last = before[0].elapsed if before else None
+    last = before[0].elapsed if before else 0.0
     for rank, times in enumerate(ranks):
         at = f"rank {rank} at step {validation.step}"
         lengths = (*times.phases.values(), *times.outside.values(), times.seconds)
@@ -168,24 +160,17 @@ def _of_interval(before: Measured | None, now: Measured, start: RunStart) -> Ite
         stamped = times.stamped_steps > 0 or (start.experiment.phase_timing and times.steps > 0)
         if (stamped or inside) and abs(inside - times.seconds) > ROUNDING_S + 1e-6 * times.seconds:
             yield f"the phases of {at} add up to {duration(inside)} of {duration(times.seconds)} in steps"
-        own = _own_elapsed(before, rank)
+        own = before[1][rank].elapsed if before and rank < len(before[1]) else 0.0
         if times.elapsed is None:  # a log of before 2026-11-23
-            whole, slack = validation.elapsed - (last or 0.0), SKEW_S + SHARE * validation.elapsed
+            whole, slack = validation.elapsed - last, SKEW_S + SHARE * validation.elapsed
         else:
-            whole, slack = times.elapsed - own, ROUNDING_S
+            whole, slack = times.elapsed - (last if own is None else own), ROUNDING_S
             apart = abs(times.elapsed - validation.elapsed)
             if apart > (SKEW_S + SHARE * validation.elapsed if rank else ROUNDING_S):
                 yield f"the clocks of rank {rank} and of the run differ by {duration(apart)}"
         after_restart = before is None and start.experiment.max_failures > 0
         if passed > whole + slack or (passed < whole - slack and not after_restart):
             yield f"{at} accounts for {duration(passed)} of {duration(whole)}"
-
-
-def _own_elapsed(before: Measured | None, rank: int) -> float:
-    if before is None or rank >= len(before[1]):
-        return 0.0
-    elapsed = before[1][rank].elapsed
-    return before[0].elapsed if elapsed is None else elapsed
 
 
 def _of_progress(
@@ -227,32 +212,21 @@ def _of_progress(
     batch, count, rows = round(batches[0]), round(shares[0]), result.data_rows.get("train")
     if batch < 1 or any(each != batch for each in batches):
         yield f"its samples are not its steps times a global batch of {batch}"
-    stated = _global_batch(experiment)
-    if stated is not None and batch != stated:
-        yield f"its steps take {batch} samples, and its configuration says {stated}"
-    if any(abs(share - count) > 1e-6 * count for share in shares) or (
-        rows is not None and batch > 0 and not _fits(count, rows // batch, experiment)
-    ):
+    size = getattr(experiment.task, "batch_size", None)  # of a worker; None: the configuration does not say
+    limit = getattr(experiment.task, "max_global_batch", None)
+    if size is not None and limit is not None:
+        size = min(size, limit // experiment.workers)
+    if size is not None and batch != size * experiment.workers:
+        yield f"its steps take {batch} samples, and its configuration says {size * experiment.workers}"
+    # An epoch has all steps that the training rows fill, or fewer where some rows are for validation.
+    full = getattr(experiment.task, "validation", "test") == "test"
+    row_steps = count if rows is None or batch < 1 else rows // batch
+    fits = count == row_steps if full else 0 < count <= row_steps
+    if not fits or any(abs(share - count) > 1e-6 * count for share in shares):
         yield "its epochs do not follow from its steps and the rows of its data"
 
 
-def _fits(count: int, most: int, experiment: Experiment) -> bool:
-    """Return whether an epoch may have `count` steps of the `most` that the training rows fill."""
-    return count == most if getattr(experiment.task, "validation", "test") == "test" else 0 < count <= most
-
-
-def _global_batch(experiment: Experiment) -> int | None:
-    """Return the samples of a step by the configuration; None where it does not say."""
-    each = getattr(experiment.task, "batch_size", None)
-    most = getattr(experiment.task, "max_global_batch", None)
-    if each is None or most is None:
-        return None if each is None else each * experiment.workers
-    return min(each, most // experiment.workers) * experiment.workers
-
-
-def _of_stamps(
-    log: Log, every: Sequence[Measured], start: RunStart, end: RunEnd, result: WorkerResult
-) -> Iterator[str]:
+def _of_stamps(log: Log, every: Sequence[Measured], end: RunEnd, result: WorkerResult) -> Iterator[str]:
     """Wall clocks are those of the start plus what elapsed, and no event is stamped before what it tells."""
     group = next((event for event in log if event["key"] == "startup"), None)
     first = next((event for event in log if event["key"] == "run_start"), None)

@@ -1,7 +1,7 @@
 """When a machine did something else beside the run: what was measured, and from where on it counts."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mlbench.config.experiment import FrozenModel
 
@@ -24,29 +24,21 @@ class Interference(FrozenModel):
 
 def disturbances(
     hostname: str, *, during: Interference | None, before: Interference | None = None, shared: bool = False
-) -> list[str]:
-    """Return why the times of a run on this node are not those of a quiet machine, one sentence each.
+) -> Iterator[str]:
+    """Yield why the times of a run on this node are not those of a quiet machine, one sentence each.
 
     - before: while the run was started; during: while it trained.
     - shared: whether another run of mlbench measured on the machine at the same time.
     """
-    sentences = []
     if shared:
-        sentences.append(f"another run of mlbench measured on {hostname} at the same time")
+        yield f"another run of mlbench measured on {hostname} at the same time"
     for interference, when in ((before, AT_BEGIN), (during, "while it trained")):
         if interference is None or interference.seconds < MIN_SECONDS:
             continue
-        if interference.others > OTHERS_SHARE * interference.cpus:
-            sentences.append(
-                f"other processes used {interference.others:.2g} of the {interference.cpus:g} CPUs of "
-                f"{hostname} {when}"
-            )
-        if interference.steal > STEAL_SHARE * interference.cpus:
-            sentences.append(
-                f"the hypervisor took {interference.steal:.2g} of the {interference.cpus:g} CPUs of "
-                f"{hostname} {when}"
-            )
-    return sentences
+        others = (interference.others, OTHERS_SHARE, "other processes used")
+        for cpus, share, who in (others, (interference.steal, STEAL_SHARE, "the hypervisor took")):
+            if cpus > share * interference.cpus:
+                yield f"{who} {cpus:.2g} of the {interference.cpus:g} CPUs of {hostname} {when}"
 
 
 def calibration_outliers(rates: Sequence[float | None]) -> list[float | None]:

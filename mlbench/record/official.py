@@ -193,12 +193,11 @@ def _of_the_choice(experiment: Experiment, status: str) -> Iterator[str]:
 
 
 def _of_recipe(experiment: Experiment, frozen: FrozenReference) -> Iterator[str]:
-    plain = experiment.plain()
     name = f"{experiment.task.name}/{experiment.task.recipe}"
     recipe = frozen.recipes.get(name)
     if recipe is None:
         yield f"the reference has no recipe {name}"
-    elif recipe_hash(plain, recipe.free) != recipe.sha256:
+    elif recipe_hash(experiment.plain(), recipe.free) != recipe.sha256:
         yield f"the recipe or a goal of {name} is not the one that mlbench {frozen.version} was released with"
 
 

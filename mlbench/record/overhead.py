@@ -31,12 +31,13 @@ class Overhead(FrozenModel):
     lacking: str  # what is billed, too, and cannot be known beforehand
 
 
+@cache
 def overhead(provider: str) -> Overhead:
     """Return the prices of a provider's cluster; UserError for a provider that has none."""
-    prices = _overheads()
+    prices = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
     if provider not in prices:
         raise UserError(f"no prices of a cluster are known for {provider}", hint="gke and aws have them")
-    return prices[provider]
+    return Overhead.model_validate(prices[provider])
 
 
 def hourly(hardware: Hardware, nodes: int, *, spot: bool, disk_gb: int | None = None) -> dict[str, float]:
@@ -74,9 +75,3 @@ def hourly(hardware: Hardware, nodes: int, *, spot: bool, disk_gb: int | None = 
         "disks": (disk_gb or beside.disk_gb) * usd_per_gb_month / HOURS_PER_MONTH,
         "NAT gateway": beside.nat_usd_per_hour + nodes_with_nat * beside.nat_usd_per_hour_and_node,
     }
-
-
-@cache
-def _overheads() -> dict[str, Overhead]:
-    values = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
-    return {provider: Overhead.model_validate(prices) for provider, prices in values.items()}

@@ -180,9 +180,7 @@ def git(checkout: Path) -> Git | None:
 
     def ask(*arguments: str) -> str:
         command = ["git", "-C", str(checkout), *arguments]
-        return subprocess.run(
-            command, env=clean, capture_output=True, text=True, check=True, timeout=60
-        ).stdout
+        return subprocess.check_output(command, env=clean, stderr=subprocess.DEVNULL, text=True, timeout=60)
 
     try:
         top, sha = ask("rev-parse", "--show-toplevel", "HEAD").splitlines()

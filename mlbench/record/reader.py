@@ -14,6 +14,7 @@ from mlbench.record.record import Record
 
 VERDICTS = ("as logged", "different", "without a log", "not checked")  # the first is good
 EDITED = "edited: "  # begins the reason why a record that calls itself eligible is not
+_real = cache(os.path.realpath)  # of many records it is one path
 
 
 def load(path: Path) -> Record:
@@ -70,11 +71,6 @@ def verdict(folder: Path) -> tuple[str, str]:
     return "as logged", ""
 
 
-def find(output_root: Path, *, key: str, seed: int) -> list[Record]:
-    """Return the records of runs measured here with this key and seed, oldest first."""
-    return find_all(output_root, [(key, seed)])[key, seed]
-
-
 def find_all(output_root: Path, trials: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[Record]]:
     """Return the records of runs measured here by key and seed, oldest first; each record is read once.
 
@@ -124,8 +120,3 @@ def _located(record: Record, folder: Path) -> Record:
     if record.imported or record.submission or there.is_absolute() and _real(str(there)) == _real(here):
         return record
     return record.model_copy(update={"recorded_in": str(there)})
-
-
-@cache  # of many records it is one path
-def _real(path: str) -> str:
-    return os.path.realpath(path)

@@ -49,22 +49,16 @@ class Values(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class RecordedTask(TaskConfig):
+class RecordedTask(TaskConfig, extra="allow"):
     """A task's configuration as it was recorded; readable without the package that holds the task."""
 
-    model_config = ConfigDict(extra="allow")
 
-
-class RecordedSync(SyncConfig):
+class RecordedSync(SyncConfig, extra="allow"):
     """A sync strategy's configuration as it was recorded."""
 
-    model_config = ConfigDict(extra="allow")
 
-
-class RecordedCluster(Cluster):
+class RecordedCluster(Cluster, extra="allow"):
     """A cluster's configuration as it was recorded."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 _RECORDED = {"task": RecordedTask, "sync": RecordedSync, "cluster": RecordedCluster}
@@ -171,9 +165,7 @@ class Node(Values):
     nccl: str | None = None
     transport: dict[str, str] = {}  # what the backend's module says of itself: library, provider, interface
     environment: dict[str, str] = {}  # variables that change speed or results
-    startup_code: dict[
-        str, str
-    ] = {}  # what ran there before mlbench or stands in front of it: SHA-256 by name
+    startup_code: dict[str, str] = {}  # what ran before mlbench or stands in front of it: SHA-256 by name
     warnings: list[str] = []  # what may have made the machine noisy
     threads_per_worker: int | None = None
     ray_node_id: str | None = None

@@ -64,12 +64,11 @@ def damaged(output_root: Path, word: str) -> Path | None:
     """Return the folder of this whole name if it is a run's that has no record which can be used."""
     candidate = output_root / word
     files = (candidate / "record.json", candidate / events.NAME)
-    if candidate.parent != output_root or not any(path.is_file() for path in files):
-        return None
-    try:
-        load(candidate)
-    except (FileNotFoundError, UserError):
-        return candidate
+    if candidate.parent == output_root and any(path.is_file() for path in files):
+        try:
+            load(candidate)
+        except (FileNotFoundError, UserError):
+            return candidate
     return None
 
 
@@ -128,13 +127,10 @@ def study(
     """
     plan = studies.load(studies.folder(output_root, name))
     planned = studies.records(plan, output_root) if plan else []
-    own = {run.run_id for run in planned}
     if members is None:
-        planned += [
-            run
-            for run in readable(output_root, complain)
-            if run.experiment.study == name and run.run_id not in own
-        ]
+        own = {run.run_id for run in planned}
+        named = (run for run in readable(output_root, complain) if run.experiment.study == name)
+        planned += [run for run in named if run.run_id not in own]
     if plan is None and not planned and not members:
         plans = sorted(path.parent.name for path in (output_root / "studies").glob(f"*/{studies.PLAN}"))
         raise UserError(f"there is no study {name!r}", hint=f"studies: {', '.join(plans) or 'none'}")

@@ -11,7 +11,6 @@ import pkgutil
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -52,12 +51,11 @@ def files() -> dict[str, str]:
 def _paths() -> list[Path]:
     folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     paths = [path for folder in folders for path in sorted(Path(folder).glob("*.pth")) if _runs_code(path)]
-    for name in CUSTOMIZE:
-        path = _origin(name)
-        if path is not None and not _harmless(path):
-            paths.append(path)
-    for plugin in pkgutil.iter_modules(_locations("hydra_plugins"), "hydra_plugins."):
-        paths += filter(None, [_origin(plugin.name)])
+    paths += [path for path in map(_origin, CUSTOMIZE) if path is not None and not _harmless(path)]
+    spec = importlib.util.find_spec("hydra_plugins")
+    locations = spec.submodule_search_locations if spec is not None else None
+    plugins = pkgutil.iter_modules(locations or (), "hydra_plugins.")
+    paths += filter(None, (_origin(plugin.name) for plugin in plugins))
     paths += _shadows()
     with suppress(OSError):
         paths += [PRELOAD] if PRELOAD.read_text().strip() else []
@@ -105,11 +103,6 @@ def _origin(name: str) -> Path | None:
         spec = importlib.util.find_spec(name)
         return Path(spec.origin) if spec is not None and spec.origin else None
     return None
-
-
-def _locations(package: str) -> Iterable[str]:
-    spec = importlib.util.find_spec(package)
-    return spec.submodule_search_locations or () if spec is not None else ()
 
 
 def _unchecked(package: Path) -> list[Path]:

@@ -20,11 +20,8 @@ def encode(message: dict[str, Any]) -> str:
 
 def decode(line: str) -> dict[str, Any] | None:
     """Return the message in a line of output; None where it has none that is whole."""
-    _, mark, text = line.partition(MARK)
-    if not mark:
-        return None
     try:
-        message = json.loads(text)
+        message = json.loads(line.partition(MARK)[2])
     except ValueError:
         return None
     return message if isinstance(message, dict) else None

@@ -47,6 +47,16 @@ class StudyPoint(FrozenModel):
     seeds: tuple[int, ...]
     drawn: tuple[int, ...] = ()  # those of them that the sweep drew; the others were given
 
+    def extended(self, repeats: int, given: Sequence[int] | None = None) -> "StudyPoint":
+        """Return the point with the `given` seeds as well; by default with new ones drawn up to `repeats`."""
+        seeds = [*self.seeds, *(seed for seed in given or () if seed not in self.seeds)]
+        while given is None and len(seeds) < repeats:
+            seed = secrets.randbelow(SEEDS)
+            if seed not in seeds:
+                seeds.append(seed)
+        new = seeds[len(self.seeds) :] if given is None else ()
+        return self.model_copy(update={"seeds": tuple(seeds), "drawn": (*self.drawn, *new)})
+
 
 class Invocation(FrozenModel):
     """One command line that made or extended the study."""
@@ -141,10 +151,8 @@ def extended(
     """
     by_key = {point.key: point for point in study.points}
     for name, overrides in points.items():
-        old = by_key.get(name) or StudyPoint(key=name, overrides=tuple(overrides), seeds=())
-        every = _seeds(old.seeds, invocation.repeats, seeds)
-        new = every[len(old.seeds) :] if seeds is None else ()
-        by_key[name] = old.model_copy(update={"seeds": every, "drawn": (*old.drawn, *new)})
+        point = by_key.get(name) or StudyPoint(key=name, overrides=tuple(overrides), seeds=())
+        by_key[name] = point.extended(invocation.repeats, seeds)
     if tuple(by_key.values()) == study.points:
         return study
     return study.model_copy(
@@ -154,24 +162,8 @@ def extended(
 
 def with_another_seed(study: Study, keys: Collection[str]) -> Study:
     """Return the study with one more drawn seed for each of these points."""
-    more = []
-    for point in study.points:
-        if point.key in keys:
-            every = _seeds(point.seeds, len(point.seeds) + 1, None)
-            point = point.model_copy(update={"seeds": every, "drawn": (*point.drawn, every[-1])})
-        more.append(point)
-    return study.model_copy(update={"points": tuple(more)})
-
-
-def _seeds(old: Sequence[int], repeats: int, given: Sequence[int] | None) -> tuple[int, ...]:
-    if given is not None:
-        return (*old, *(seed for seed in given if seed not in old))
-    drawn = list(old)
-    while len(drawn) < repeats:
-        seed = secrets.randbelow(SEEDS)
-        if seed not in drawn:
-            drawn.append(seed)
-    return tuple(drawn)
+    points = (point.extended(len(point.seeds) + 1) if point.key in keys else point for point in study.points)
+    return study.model_copy(update={"points": tuple(points)})
 
 
 def trials(study: Study) -> list[Trial]:
@@ -195,8 +187,7 @@ def attempts(trials: Iterable[Trial], output_root: Path) -> dict[str, list[Recor
 
 def records(study: Study, output_root: Path) -> list[Record]:
     """Return every attempt at every trial, points in their order; `attempts.results` says which count."""
-    every = [(point.key, seed) for point in study.points for seed in point.seeds]
-    return [run for runs in reader.find_all(output_root, every).values() for run in runs]
+    return [run for runs in attempts(trials(study), output_root).values() for run in runs]
 
 
 def lost_attempts(path: Path, records: Sequence[Record]) -> list[str]:
@@ -209,7 +200,7 @@ def lost_attempts(path: Path, records: Sequence[Record]) -> list[str]:
         f"{value['trial']}: {value['status']}: "
         + ("its run was deleted" if value["run_id"] else format.last_line(value["error"] or ""))
         for value in (event["value"] for event in attempts_log(path) if event["key"] == ENDED)
-        if value["run_id"] is None or value["run_id"] not in run_ids
+        if value["run_id"] not in run_ids
     ]
 
 
@@ -284,8 +275,7 @@ def check_data(study: Study, data: Mapping[str, str | None], *, output_root: Pat
     """
     stale = [
         run.run_id
-        for runs in attempts(trials(study), output_root).values()
-        for run in runs
+        for run in records(study, output_root)
         if run.status in FINISHED and data.get(run.key) not in (None, run.data_hash)
     ]
     if stale:
@@ -300,14 +290,11 @@ def check_data(study: Study, data: Mapping[str, str | None], *, output_root: Pat
 def locked(path: Path) -> Iterator[None]:
     """Hold the study for this process; UserError if another has it. The kernel frees it after a kill -9."""
     path.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path / ".lock", timeout=LOCK_S)
     try:
-        lock.acquire()
+        lock = FileLock(path / ".lock", timeout=LOCK_S).acquire()
     except Timeout as error:
         raise UserError(
             f"study {path.name} is being measured by another process", hint="wait for it"
         ) from error
-    try:
+    with lock:
         yield
-    finally:
-        lock.release()

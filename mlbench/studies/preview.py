@@ -15,7 +15,7 @@ from mlbench.config.experiment import Experiment, TrainingConfig
 from mlbench.datasets import arrow
 from mlbench.launch import cache, execute
 from mlbench.record import format, run_folders, study
-from mlbench.record.attempts import Attempts
+from mlbench.record.attempts import trial_result
 from mlbench.record.study import Study
 from mlbench.studies import sequential, session
 from mlbench.studies.estimate import RunEstimate, estimates
@@ -124,7 +124,7 @@ def configurations(spec: SweepSpec) -> Iterator[str]:
 def _points(plan: Study, wanted: Mapping[str, Experiment], result: session.StudyResult) -> list[PointPlan]:
     trials = [trial for trial in ordered_trials(plan) if trial.point.key in wanted]
     runs = study.attempts(trials, result.output_root)
-    done = (trial for trial in trials if Attempts(tuple(runs[trial.id])).result is not None)
+    done = (trial for trial in trials if trial_result(runs[trial.id]) is not None)
     finished = Counter(trial.point.key for trial in done)
     points = [point for point in plan.points if point.key in wanted]
     measured = run_folders.readable(result.output_root)

@@ -26,7 +26,7 @@ from mlbench.config.experiment import Experiment
 from mlbench.launch import cache, execute, remote_run, signals
 from mlbench.launch.watch import SERVERS_POLL_S, starting
 from mlbench.record import events, format, run_folders, study
-from mlbench.record.attempts import Attempts
+from mlbench.record.attempts import trial_result
 from mlbench.record.record import FINISHED, Record
 from mlbench.record.study import Study, Trial
 from mlbench.studies import sequential
@@ -165,7 +165,7 @@ def _run_missing(
     """Run the trials of the wanted points that have no finished run yet; `runs` are all attempts by trial."""
     plan = result.study
     planned = [trial for trial in ordered_trials(plan) if trial.point.key in wanted]
-    results = {trial.id: Attempts(tuple(runs[trial.id])).result for trial in planned}
+    results = {trial.id: trial_result(runs[trial.id]) for trial in planned}
     missing = [trial for trial in planned if results[trial.id] is None]
     if spec.auto and not missing:
         missing = _more_seeds(wanted, experiments, {"max_usd": spec.max_usd}, result)
@@ -274,7 +274,7 @@ def _more_seeds(
     planned = study.trials(result.study)
     attempts = study.attempts(planned, result.output_root)
     budget = Budget(experiments, (run for some in attempts.values() for run in some), **limits)
-    closed = {trial.point.key for trial in planned if Attempts(tuple(attempts[trial.id])).result is None}
+    closed = {trial.point.key for trial in planned if trial_result(attempts[trial.id]) is None}
     closed |= {point.key for point in result.study.points if len(point.seeds) >= sequential.MOST}
     undecided = sequential.undecided(run for some in attempts.values() for run in some)
     keys = [key for key in undecided if key in wanted and key not in closed and not budget.refusal(key)]

@@ -24,7 +24,7 @@ def test_every_task_recipe_and_scale_composes(task: str, scale: str) -> None:
         experiment = compose([f"task={task}", f"scale={scale}", f"task.recipe={recipe}"])
         assert isinstance(experiment.task, registry.load(task).Config)
         assert experiment.task.recipe == recipe and experiment.scale == scale
-        assert experiment.official == (scale == "official" and not experiment.task.OPEN)
+        assert (experiment.division.name == "closed") == (not experiment.task.OPEN)
 
 
 @pytest.mark.slow

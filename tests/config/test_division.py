@@ -1,18 +1,13 @@
 """One case a rule (RULES.md)."""
 
-from typing import NamedTuple
-
 import pytest
 from conftest import ROOT
 
-from mlbench.config.division import RULES, deviations
+from mlbench.config.division import RULES, Division, deviations
 
-
-class Lists(NamedTuple):
-    free: tuple[str, ...] = ("workers", "hardware.price")
-    declared: tuple[str, ...] = ("hardware.*",)
-    fixed: tuple[str, ...] = ("task.dataset",)
-
+DIVISION = Division(
+    name="closed", free=("workers", "hardware.price"), declared=("hardware.*",), fixed=("task.dataset",)
+)
 
 REFERENCE = {
     "task": {"lr": 0.1, "dataset": "a", "metric": "m", "goals": {"light": 1}},
@@ -35,17 +30,17 @@ REFERENCE = {
     ],
 )
 def test_a_deviation_names_its_rule(change: dict, field: str, rule: str, fixed: bool) -> None:
-    (deviation,) = deviations({**REFERENCE, **change}, REFERENCE, Lists())
+    (deviation,) = deviations({**REFERENCE, **change}, REFERENCE, DIVISION)
     assert (deviation.field, deviation.rule, deviation.fixed) == (field, rule, fixed)
 
 
 def test_free_fields_may_differ() -> None:
     ours = {**REFERENCE, "workers": 9, "hardware": {"gpus": 0, "price": 2}}
-    assert deviations(ours, REFERENCE, Lists()) == ()
+    assert deviations(ours, REFERENCE, DIVISION) == ()
 
 
 def test_a_declared_field_may_differ_and_says_so() -> None:
-    (deviation,) = deviations({**REFERENCE, "hardware": {"gpus": 8, "price": 1}}, REFERENCE, Lists())
+    (deviation,) = deviations({**REFERENCE, "hardware": {"gpus": 8, "price": 1}}, REFERENCE, DIVISION)
     assert (deviation.field, deviation.rule, deviation.declared, deviation.fixed) == (
         "hardware.gpus",
         "R14",
@@ -56,8 +51,8 @@ def test_a_declared_field_may_differ_and_says_so() -> None:
 
 def test_a_field_that_only_one_side_has_is_a_deviation() -> None:
     more = {**REFERENCE, "sync": {"name": "ddp", "rank": 4}}
-    assert [d.field for d in deviations(more, REFERENCE, Lists())] == ["sync.rank"]
-    assert [d.field for d in deviations(REFERENCE, more, Lists())] == ["sync.rank"]
+    assert [d.field for d in deviations(more, REFERENCE, DIVISION)] == ["sync.rank"]
+    assert [d.field for d in deviations(REFERENCE, more, DIVISION)] == ["sync.rank"]
 
 
 def test_every_rule_that_is_printed_is_explained() -> None:

@@ -486,9 +486,8 @@ def test_a_damaged_log_is_one_sentence(start: Any) -> None:
 def test_accuracy_after_time_is_the_best_within_the_budget(budget: float, ended: bool, expected: Any) -> None:
     values = [(1, 40.0, 90.0), (2, 60.0, None), (3, 80.0, 96.0)]
     validations = [Validation.model_validate(validation(*value)) for value in values]
-    accuracy = accuracy_after(
-        validations, metric="top1_accuracy", budget=budget, direction="max", ended=ended
-    )
+    task = compose().task.model_copy(update={"time_budget_s": budget})
+    accuracy = accuracy_after(validations, task, "completed" if ended else "failed")
     assert accuracy == expected
 
 

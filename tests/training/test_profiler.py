@@ -96,7 +96,7 @@ def test_a_profiled_run_is_never_reused_and_enters_no_point(
 ) -> None:
     experiment = compose([f"profile={steps}", "seed=7"])
     run = record(experiment=experiment)
-    monkeypatch.setattr(cache.reader, "find", lambda *_, **__: [run])
+    monkeypatch.setattr(cache.reader, "find_all", lambda root, trials: {trial: [run] for trial in trials})
     monkeypatch.setattr(cache, "obstacle", lambda *_, **__: None)
     assert (cache.find_cached(experiment, data=None) is None) == (steps > 0)
     assert attempts.results([run]) == ([] if steps else [run])
