@@ -56,6 +56,16 @@ def children(process: psutil.Process) -> list[psutil.Process]:
     return []
 
 
+def by_name(some: Iterable[psutil.Process], *names: str) -> tuple[tuple[str, psutil.Process], ...]:
+    """Return (name, process) of those with one of these names."""
+    result = []
+    for process in some:
+        with suppress(psutil.Error):
+            if process.name() in names:
+                result.append((process.name(), process))
+    return tuple(result)
+
+
 def of_group(number: int) -> list[psutil.Process]:
     """Return the processes of a process group that run."""
     group: list[psutil.Process] = []
