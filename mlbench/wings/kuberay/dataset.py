@@ -23,11 +23,9 @@ def source(experiment: Experiment) -> str:
     config, name = cluster_config(experiment), experiment.task.dataset
     if config.data_bucket:
         return f"{config.data_bucket}/{name}, copied to each worker's node"
-    return (
-        f"{name} of the claim {config.data_claim}"
-        if config.data_claim
-        else f"{name}, made on each worker's node"
-    )
+    if config.data_claim:
+        return f"{name} of the claim {config.data_claim}"
+    return f"{name}, made on each worker's node"
 
 
 def require_claim(api: Kubernetes, experiment: Experiment) -> None:

@@ -16,7 +16,6 @@ from mlbench.config.experiment import FrozenModel, Hardware, Machine, PositiveFl
 from mlbench.record.cost import nodes
 from mlbench.record.overhead import hourly
 
-PROVIDERS = ("gke", "aws", "kind", "existing")
 NAME = r"^[a-z][a-z0-9-]{0,29}$"  # what all providers take, with room for suffixes
 HOUR = 3600  # s
 
