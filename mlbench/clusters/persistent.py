@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from mlbench import clock
 from mlbench.clusters import node, ray_env, reaper
-from mlbench.clusters.processes import SERVERS, create_time, end, of_session, runs, session_of
+from mlbench.clusters.processes import SERVERS, by_name, create_time, end, of_session, runs, session_of
 from mlbench.config.errors import UserError
 from mlbench.record import temporary_folder
 
@@ -149,11 +149,10 @@ def _is_alive(server: dict[str, Any]) -> bool:
 
 def _port(servers: Collection[psutil.Process]) -> int:
     """Return the port at which drivers join: the only one of the server of the cluster's state (GCS)."""
-    for server in servers:
-        if server.name() == SERVERS[0]:
-            for socket in server.net_connections("tcp"):
-                if socket.status == psutil.CONN_LISTEN:
-                    return socket.laddr.port
+    for _, server in by_name(servers, SERVERS[0]):
+        for socket in server.net_connections("tcp"):
+            if socket.status == psutil.CONN_LISTEN:
+                return socket.laddr.port
     raise UserError("the Ray that was started has ended", hint="`ray start --head` shows why")
 
 
