@@ -28,6 +28,7 @@ OPERATOR = {"key": "app.kubernetes.io/name", "operator": "In", "values": ["kuber
 # Security Standard "restricted" refuses the head's pod.
 SUBMISSION = "K8sJobMode"
 COMMAND, SEED = "mlbench/command", "mlbench/seed"  # annotations, by which a command attaches
+SIZE = ("replicas", "minReplicas", "maxReplicas")  # fields of a RayCluster's group of workers
 # Fields that say where a run is carried out, which differs in the pod.
 HERE = ("data_root", "output_root", "tracking_uri", "seed", "force")
 
@@ -212,9 +213,7 @@ def ray_cluster_spec(experiment: Experiment, group: str) -> Object:
         "workerGroupSpecs": [
             {
                 "groupName": "workers",
-                "replicas": workers,
-                "minReplicas": workers,
-                "maxReplicas": workers,
+                **dict.fromkeys(SIZE, workers),
                 "numOfHosts": 1,
                 "rayStartParams": {**store},
                 "template": pods.workers(experiment, group),

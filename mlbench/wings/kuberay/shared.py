@@ -71,7 +71,7 @@ def _resized(api: Kubernetes, config: Config, name: str, workers: int) -> bool:
         return False
     groups = ray_cluster["spec"]["workerGroupSpecs"]
     if groups[0].get("replicas") != workers:
-        size = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), workers)
+        size = dict.fromkeys(rayjob.SIZE, workers)
         api.patch(endpoint, {"spec": {"workerGroupSpecs": [groups[0] | size]}})
         return False
     status = ray_cluster.get("status", {})
@@ -82,7 +82,7 @@ def shape(experiment: Experiment) -> str:
     """Return a hash of what the nodes and pods of a run are, their number aside."""
     spec = rayjob.ray_cluster_spec(experiment, "")
     for group in spec["workerGroupSpecs"]:
-        for field in ("replicas", "minReplicas", "maxReplicas"):
+        for field in rayjob.SIZE:
             del group[field]
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:6]
 
