@@ -43,7 +43,8 @@ def below(pids: Iterable[int]) -> set[psutil.Process]:
     family: set[psutil.Process] = set()
     for pid in pids:
         with suppress(psutil.Error):
-            family.add(process := psutil.Process(pid))
+            process = psutil.Process(pid)
+            family.add(process)
             family.update(process.children(recursive=True))
     return family
 
