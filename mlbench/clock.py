@@ -8,7 +8,7 @@ one host count from the driver's look (`adopt`), so the difference of any two of
 import datetime
 import os
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,17 +80,12 @@ def host_clock_id() -> str:
 
     In the place of what cannot be read stands the host's name: two hosts are never taken for one.
     """
-    parts: list[str] = []
-    reads: tuple[Callable[[], str], ...] = (
-        lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-        lambda: str(Path("/proc/self/ns/time").readlink()),
-    )
-    for read in reads:
-        try:
-            parts.append(read())
-        except OSError:
-            parts.append(os.uname().nodename)
-    return " ".join(parts)
+    boot = namespace = os.uname().nodename
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with suppress(OSError):
+        namespace = str(Path("/proc/self/ns/time").readlink())
+    return f"{boot} {namespace}"
 
 
 def _since_boot() -> float:

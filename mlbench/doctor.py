@@ -83,13 +83,9 @@ def _packages() -> Iterator[Check]:
     way = f"pip install --upgrade {PACKAGE}, or from a checkout -r requirements.txt"
     description = ", ".join(wrong) or f"all {len(base)} as required"
     yield Check("packages", "fault" if wrong else "here", description, way if wrong else "")
+    optional = [(each, each.marker) for each in listed if each.marker and each not in base]
     for extra in metadata.metadata(PACKAGE).get_all("Provides-Extra") or ():
-        own = [
-            requirement
-            for requirement in listed
-            if requirement.marker and requirement.marker.evaluate({"extra": extra})
-        ]
-        own = [requirement for requirement in own if requirement not in base]
+        own = [requirement for requirement, marker in optional if marker.evaluate({"extra": extra})]
         lacking = [text for requirement in own if (text := _differs(requirement))]
         if lacking:
             yield Check(f"extra {extra}", "absent", ", ".join(lacking), f"pip install '{PACKAGE}[{extra}]'")

@@ -131,7 +131,7 @@ def end_log_monitor(trace: str) -> None:
 
 def _ours(trace: str) -> tuple[set[psutil.Process], set[psutil.Process]]:
     """Return what lives of the processes below this one, and of those that the test's commands started."""
-    below = {process for process in processes.children(psutil.Process()) if processes.lives(process)}
+    below = {process for process in psutil.Process().children(recursive=True) if processes.lives(process)}
     started = set()
     for process in psutil.process_iter():
         with suppress(psutil.Error):

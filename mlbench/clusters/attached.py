@@ -118,8 +118,7 @@ def _fault(address: str) -> UserError | None:
         return _no_ray(address, "the server there is not Ray's")
     end = clock.monotonic() + REACH_S
     try:
-        server = ray_private.StateServer(address)
-        while not (raylets := server.raylet_sockets(REACH_S)) and clock.monotonic() < end:
+        while not (raylets := ray_private.raylet_sockets(address, REACH_S)) and clock.monotonic() < end:
             time.sleep(POLL_S)  # the head's own node registers a moment after its GCS answers
     except Exception as error:  # of Ray's C++ part, which has no type for each
         hint = "a Ray that asks for a token wants RAY_AUTH_MODE=token here, and the same token"

@@ -9,8 +9,8 @@ A cluster is a module of this folder, found by its name:
 """
 
 import socket
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -43,7 +43,7 @@ class Servers:
         import ray
 
         session = ray_private.session_folder()
-        local = _by_name(processes.of_session(session) if session else (), *WHAT)
+        local = processes.by_name(processes.of_session(session) if session else (), *WHAT)
         if any(name == processes.SERVERS[0] for name, _ in local):
             return cls(local)
         host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
@@ -53,7 +53,7 @@ class Servers:
     def started_here(cls) -> "Servers":
         """Return the server of the cluster's state that this process has started, also before it answers."""
         own = (process for _, process in reaper.processes(reaper.owner()))
-        return cls(_by_name(own, processes.SERVERS[0]))
+        return cls(processes.by_name(own, processes.SERVERS[0]))
 
     def lost(self) -> str | None:
         """Return why Ray cannot go on, in one sentence; None while its servers live.
@@ -66,16 +66,6 @@ class Servers:
         if self.gcs is not None and not any(answers(self.gcs) for _ in range(2)):
             return f"Ray's {WHAT[processes.SERVERS[0]]} at {self.gcs[0]} cannot be reached any more"
         return None
-
-
-def _by_name(some: Iterable[psutil.Process], *names: str) -> tuple[tuple[str, psutil.Process], ...]:
-    """Return (name, process) of those with one of these names."""
-    result = []
-    for process in some:
-        with suppress(psutil.Error):
-            if process.name() in names:
-                result.append((process.name(), process))
-    return tuple(result)
 
 
 @dataclass(frozen=True)
@@ -164,21 +154,15 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
 
     Where the network is emulated the cluster is one of emulated hosts, which end with the block.
     """
-    with _reserved(experiment) as reserved:
+    from mlbench.clusters import placement
+
+    with ExitStack() as stack:
+        if experiment.network.emulated:
+            _configure(experiment)
+            reserved = stack.enter_context(plugins.emulator().connect(experiment))
+        else:
+            reserved = placement.reserve(experiment, host=stack.enter_context(join(experiment)))
         yield replace(reserved, servers=Servers.find(), restarts=experiment.max_failures > 0)
-
-
-@contextmanager
-def _reserved(experiment: Experiment) -> Iterator[Connection]:
-    if experiment.network.emulated:
-        _configure(experiment)
-        with plugins.emulator().connect(experiment) as reserved:
-            yield reserved
-        return
-    with join(experiment) as host:
-        from mlbench.clusters import placement
-
-        yield placement.reserve(experiment, host=host)
 
 
 def _configure(experiment: Experiment) -> None:

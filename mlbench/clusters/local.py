@@ -26,9 +26,8 @@ shares_files = True
 class Config(Cluster):
     """A cluster's fields and this one's own."""
 
-    exclusive: (
-        bool  # wait for another run that measures on this machine; false: beside it, and both are marked
-    )
+    # wait for another run that measures on this machine; false: beside it, and both are marked
+    exclusive: bool
 
 
 LOOPBACK = "127.0.0.1"  # workers are on this machine, and so are their heartbeats
@@ -50,31 +49,22 @@ def connect(experiment: Experiment) -> Iterator[str]:
     address = persistent.address()
     if address is None:
         ray_env.require_processes()
-        with _folder() as folder:
-            _init(None, folder, verbose=experiment.verbose)
-            yield LOOPBACK
+        reaper.reap_if_any()
+        with temporary_folder.folder() as folder:
+            try:
+                _init(None, folder, verbose=experiment.verbose)
+                yield LOOPBACK
+            finally:
+                started = of_session(f"{folder}/")
+                ray.shutdown()
+                # Ray's workers end when they miss their server, but now and then one hangs for ever (2.60).
+                end(started)
         return
     try:
         _init(address, None, verbose=experiment.verbose)
         yield LOOPBACK
     finally:
         ray.shutdown()
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """Yield a folder for the files of a Ray; that Ray is stopped before the folder goes."""
-    import ray
-
-    reaper.reap_if_any()
-    with temporary_folder.folder() as folder:
-        try:
-            yield folder
-        finally:
-            started = of_session(f"{folder}/")
-            ray.shutdown()
-            # Ray's workers end when they miss their server, but now and then one hangs for ever (2.60).
-            end(started)
 
 
 def _init(address: str | None, folder: Path | None, *, verbose: bool) -> None:
@@ -108,38 +98,37 @@ def _init(address: str | None, folder: Path | None, *, verbose: bool) -> None:
         raise UserError(f"Ray did not start: {reason}", hint="verbose=true shows what it prints") from error
 
 
-def _require_threads() -> None:
-    """Raise this user's limit of processes and threads to what Ray needs; UserError where it may not be."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    present = sum(
-        process.info["num_threads"] or 0
-        for process in psutil.process_iter(["uids", "num_threads"])
-        if process.info["uids"] and process.info["uids"].real == os.getuid()
-    )
-    needed = present + ray_env.MIN_THREADS
+def _raise_limit(limit: int, needed: int) -> int | None:
+    """Raise a limit of this process to what Ray needs; return the hard limit where that is lower."""
+    soft, hard = resource.getrlimit(limit)
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
+        return None
     if hard != resource.RLIM_INFINITY and hard < needed:
-        raise UserError(
-            f"this user may have {hard} processes and threads and has {present}, "
-            f"Ray needs {ray_env.MIN_THREADS}",
-            hint="ulimit -u 4096",
-        )
-    resource.setrlimit(resource.RLIMIT_NPROC, (needed, hard))
+        return hard
+    resource.setrlimit(limit, (needed, hard))
+    return None
 
 
 def require_machine() -> None:
     """Raise UserError for what would make Ray hang or end in its own words on this machine."""
     ray_env.require_short_paths()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < MIN_OPEN_FILES and hard != resource.RLIM_INFINITY and hard < MIN_OPEN_FILES:
+    if (most := _raise_limit(resource.RLIMIT_NOFILE, MIN_OPEN_FILES)) is not None:
         raise UserError(
-            f"a process may open {hard} files here, Ray needs {MIN_OPEN_FILES}", hint="ulimit -n 1024"
+            f"a process may open {most} files here, Ray needs {MIN_OPEN_FILES}", hint="ulimit -n 1024"
         )
-    if soft < MIN_OPEN_FILES:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (MIN_OPEN_FILES, hard))
     if os.geteuid():  # the kernel does not limit root
-        _require_threads()
+        present = sum(
+            process.info["num_threads"] or 0
+            for process in psutil.process_iter(["uids", "num_threads"])
+            if process.info["uids"] and process.info["uids"].real == os.getuid()
+        )
+        most = _raise_limit(resource.RLIMIT_NPROC, present + ray_env.MIN_THREADS)
+        if most is not None:
+            raise UserError(
+                f"this user may have {most} processes and threads and has {present}, "
+                f"Ray needs {ray_env.MIN_THREADS}",
+                hint="ulimit -u 4096",
+            )
     if os.path.isdir("/dev/shm") and not os.access("/dev/shm", os.W_OK):
         raise UserError(
             "/dev/shm cannot be written, where Ray keeps shared memory", hint="mount it read-write"

@@ -6,6 +6,7 @@ The one place that asks the kernel, psutil and NVML for it. What cannot be read 
 import math
 import os
 import platform
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -164,11 +165,8 @@ def _os_name() -> str:
 
 def _cpu_model() -> str | None:
     """Return the model's name; processors without one in /proc/cpuinfo (ARM) give None."""
-    for line in (kernel_text(ROOT / "proc/cpuinfo") or "").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return None
+    match = re.search(r"^model name\s*:(.*)", kernel_text(ROOT / "proc/cpuinfo") or "", re.MULTILINE)
+    return match[1].strip() if match else None
 
 
 def _cuda_versions() -> tuple[str | None, str | None]:
@@ -200,9 +198,8 @@ def oom_kills() -> int | None:
     None where it does not say.
     """
     for folder in _groups("memory"):
-        text = kernel_text(folder / "memory.events") or kernel_text(
-            folder / "memory.oom_control"
-        )  # version 2, 1
+        # version 2, then 1
+        text = kernel_text(folder / "memory.events") or kernel_text(folder / "memory.oom_control")
         if text is not None:
             return int(dict(line.split() for line in text.splitlines()).get("oom_kill", 0))
     return None
@@ -220,10 +217,8 @@ def _cgroup_limits() -> tuple[float | None, int | None]:
     for folder in _groups("cpu"):
         quota, _, period = (kernel_text(folder / "cpu.max") or "max").partition(" ")  # version 2
         if quota == "max":
-            quota, period = (
-                kernel_text(folder / "cpu.cfs_quota_us") or -1,
-                kernel_text(folder / "cpu.cfs_period_us") or 1,
-            )
+            quota = kernel_text(folder / "cpu.cfs_quota_us") or -1
+            period = kernel_text(folder / "cpu.cfs_period_us") or 1
         quotas += [] if int(quota) < 0 else [int(quota) / int(period)]
     for folder in _groups("memory"):
         limit = kernel_text(folder / "memory.max") or kernel_text(folder / "memory.limit_in_bytes") or "max"
@@ -238,19 +233,11 @@ def _groups(controller: str) -> Iterator[Path]:
     """
     for line in (kernel_text(ROOT / "proc/self/cgroup") or "").splitlines():
         _, names, path = line.split(":", 2)
-        if not names:  # version 2
-            yield from _upwards(ROOT / "sys/fs/cgroup", path)
-        elif controller in names.split(","):
-            yield from _upwards(ROOT / "sys/fs/cgroup" / controller, path)
-
-
-def _upwards(mount: Path, path: str) -> Iterator[Path]:
-    """Yield the group's folder and those above it; inside a container only the mount may exist."""
-    folder = mount / path.lstrip("/")
-    while folder != mount:
-        yield folder
-        folder = folder.parent
-    yield mount
+        if not names or controller in names.split(","):
+            mount = ROOT / "sys/fs/cgroup" / (controller if names else "")  # without names: version 2
+            folder = mount / path.lstrip("/")
+            # inside a container only the mount may exist
+            yield from (group for group in (folder, *folder.parents) if group.is_relative_to(mount))
 
 
 def kernel_text(path: Path) -> str | None:

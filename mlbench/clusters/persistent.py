@@ -15,20 +15,13 @@ from filelock import FileLock
 
 from mlbench import clock
 from mlbench.clusters import node, ray_env, reaper
-from mlbench.clusters.processes import SERVERS, create_time, end, of_session, runs, session_of
+from mlbench.clusters.processes import SERVERS, by_name, create_time, end, of_session, runs, session_of
 from mlbench.config.errors import UserError
 from mlbench.record import temporary_folder
 
 # What a Tune trial reserves, so that trials run one at a time and leave all CPUs to the workers.
 DRIVER_RESOURCE = {"mlbench_driver": 1.0}
 ADDRESS = "MLBENCH_RAY_ADDRESS"  # environment variable by which a sweep tells its runs
-# `ray start` prints its address for people, and not at all on loopback; so the servers are asked for.
-START = """
-import psutil
-from ray.scripts.scripts import start
-start.main(standalone_mode=False)
-print("servers", *(p.pid for p in psutil.Process().children() if p.name() in ("gcs_server", "raylet")))
-"""
 
 
 def address() -> str | None:
@@ -87,7 +80,7 @@ def _launch(folder: Path, options: Collection[str], lock: int | None) -> str:
     """Start Ray with these options and a note of it; return its address."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", START, *options],
+            [sys.executable, "-m", "ray.scripts.scripts", "start", *options],
             env={**os.environ, reaper.MARK: str(folder), "TMPDIR": str(folder)},
             capture_output=True,
             text=True,
@@ -95,16 +88,16 @@ def _launch(folder: Path, options: Collection[str], lock: int | None) -> str:
     finally:
         if lock is not None:
             os.close(lock)  # the servers stand for the folder from now on
-    last = (done.stdout.strip().splitlines() or [""])[-1].split()
-    if done.returncode or last[:1] != ["servers"] or len(last) != 1 + len(SERVERS):
+    # `ray start` prints its address for people, and not at all on loopback; so its servers are looked for.
+    servers = dict(by_name(reaper.of_folder(folder), *SERVERS))
+    if done.returncode or len(servers) < len(SERVERS):
         raise UserError(
             f"Ray did not start: {(done.stderr or done.stdout).strip()[-300:]}",
             hint="`ray start --head` shows the whole story",
         )
-    servers = [psutil.Process(int(pid)) for pid in last[1:]]
     note = {
-        "address": f"127.0.0.1:{_port(servers)}",
-        "servers": [{"pid": server.pid, "created": create_time(server.pid)} for server in servers],
+        "address": f"127.0.0.1:{_port(servers[SERVERS[0]])}",
+        "servers": [{"pid": server.pid, "created": create_time(server.pid)} for server in servers.values()],
     }
     part = _path().with_suffix(".part")
     part.write_text(json.dumps(note))
@@ -147,13 +140,11 @@ def _is_alive(server: dict[str, Any]) -> bool:
         return False
 
 
-def _port(servers: Collection[psutil.Process]) -> int:
+def _port(server: psutil.Process) -> int:
     """Return the port at which drivers join: the only one of the server of the cluster's state (GCS)."""
-    for server in servers:
-        if server.name() == SERVERS[0]:
-            for socket in server.net_connections("tcp"):
-                if socket.status == psutil.CONN_LISTEN:
-                    return socket.laddr.port
+    for socket in server.net_connections("tcp"):
+        if socket.status == psutil.CONN_LISTEN:
+            return socket.laddr.port
     raise UserError("the Ray that was started has ended", hint="`ray start --head` shows why")
 
 

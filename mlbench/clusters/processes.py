@@ -31,12 +31,11 @@ def of_session(session: str) -> set[psutil.Process]:
     A program that looks at the folder, e.g. `tail -f` of a log there, is none of them.
     """
     package = str(Path(find_spec("ray").origin).parent)  # type: ignore[union-attr]  (ray is installed)
-    ray: set[psutil.Process] = set()
-    for process in psutil.process_iter(["cmdline"]):
-        command = process.info["cmdline"] or ()
-        if package in " ".join(command[:3]) and session in " ".join(command):
-            ray |= {process, *children(process)}  # workers take other names
-    return ray
+    commands = ((process.pid, process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
+    # with all below them, as workers take other names
+    return below(
+        pid for pid, command in commands if package in " ".join(command[:3]) and session in " ".join(command)
+    )
 
 
 def below(pids: Iterable[int]) -> set[psutil.Process]:
@@ -45,15 +44,19 @@ def below(pids: Iterable[int]) -> set[psutil.Process]:
     for pid in pids:
         with suppress(psutil.Error):
             process = psutil.Process(pid)
-            family |= {process, *children(process)}
+            family.add(process)
+            family.update(process.children(recursive=True))
     return family
 
 
-def children(process: psutil.Process) -> list[psutil.Process]:
-    """Return the processes below this one; none where it has ended."""
-    with suppress(psutil.NoSuchProcess):
-        return process.children(recursive=True)
-    return []
+def by_name(some: Iterable[psutil.Process], *names: str) -> tuple[tuple[str, psutil.Process], ...]:
+    """Return (name, process) of those with one of these names."""
+    result = []
+    for process in some:
+        with suppress(psutil.Error):
+            if process.name() in names:
+                result.append((process.name(), process))
+    return tuple(result)
 
 
 def of_group(number: int) -> list[psutil.Process]:

@@ -33,18 +33,12 @@ def default_address() -> str:
     return canonicalize_bootstrap_address_or_die("auto")
 
 
-class StateServer:
-    """A client of a Ray cluster's state server (GCS), which no driver has joined yet.
+def raylet_sockets(address: str, timeout_s: float) -> list[str]:
+    """Return the path of each registered node's raylet socket on that node; no driver need have joined.
 
-    - address: HOST:PORT. Raises whatever Ray's C++ part raises where the server takes no client.
+    - address: HOST:PORT of the state server (GCS). Raises what Ray's C++ part raises if it takes no client.
     """
+    from ray._raylet import GcsClient  # type: ignore  (Ray's C++ part has no stub of it)
 
-    def __init__(self, address: str) -> None:
-        from ray._raylet import GcsClient  # type: ignore  (Ray's C++ part has no stub of it)
-
-        self._client = GcsClient(address=address)
-
-    def raylet_sockets(self, timeout_s: float) -> list[str]:
-        """Return the path of each registered node's raylet socket on that node."""
-        nodes = self._client.get_all_node_info(timeout=timeout_s).values()
-        return [node.raylet_socket_name for node in nodes]
+    nodes = GcsClient(address=address).get_all_node_info(timeout=timeout_s).values()
+    return [node.raylet_socket_name for node in nodes]

@@ -9,20 +9,20 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
 from mlbench import clock
-from mlbench.clusters import control_groups
-from mlbench.clusters.processes import SERVERS, create_time, kill, of_session, with_variable
+from mlbench.clusters.processes import SERVERS, by_name, create_time, kill, of_session, with_variable
 from mlbench.clusters.processes import end as end_processes
 from mlbench.record import temporary_folder
 
 MARK = "MLBENCH_OWNER"  # environment variable of all processes of a Ray or of emulated hosts
 PREFIX = "mlbench-"  # of control groups
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
 LEAVE_S = 20.0  # s that killed processes have to leave their control group; torch's memory takes them a while
 POLL_S = 0.05  # s between two attempts to remove it
 
@@ -72,7 +72,7 @@ def end(name: str, *, but: int | None = None) -> None:
     groups = [group for group in _groups() if group.name == PREFIX + name]
     hosts = [host for group in groups for host in group.iterdir() if host.is_dir()]
     for host in hosts:
-        control_groups.lift(host)
+        _lift_quota(host)
     deadline = clock.monotonic() + LEAVE_S
     empty_scans = 0  # in a row; one proves nothing: a process that is just being executed has no environment
     while empty_scans < 2 and clock.monotonic() < deadline:
@@ -113,7 +113,7 @@ def dead() -> list[str]:
 
 def remains() -> list[str]:
     """Return what `reap` would end and remove, as it names it; nothing is changed."""
-    folders = [folder for folder in temporary_folder.abandoned() if not _serves(of_folder(folder))]
+    folders = [path for path in temporary_folder.abandoned() if not by_name(of_folder(path), SERVERS[0])]
     return dead() + list(map(str, folders))
 
 
@@ -144,23 +144,17 @@ def of_folder(folder: Path) -> set[psutil.Process]:
 
 
 def _removed(folder: Path) -> bool:
-    """Remove an abandoned folder, once what is left of its Ray has ended; not that of a Ray that serves."""
+    """Remove an abandoned folder, once what is left of its Ray has ended.
+
+    Not that of a Ray whose server is there: that of `mlbench.cluster start` has no living owner.
+    """
     left = of_folder(folder)
-    if _serves(left):
+    if by_name(left, SERVERS[0]):
         return False
     kill(left)
     end_processes(left)
     temporary_folder.remove(folder)
     return True
-
-
-def _serves(some: Iterable[psutil.Process]) -> bool:
-    """Return whether a Ray's server is among them: that of `mlbench.cluster start` has no living owner."""
-    for process in some:
-        with suppress(psutil.Error):
-            if process.name() == SERVERS[0]:
-                return True
-    return False
 
 
 def _lives(name: str) -> bool:
@@ -173,6 +167,25 @@ def _lives(name: str) -> bool:
     return seconds is not None and round(seconds * 100) == int(created[1:])
 
 
+def controller() -> Path | None:
+    """Return the folder below which control groups with a CPU quota are made; None where there is none.
+
+    Linux: Documentation/admin-guide/cgroup-v1 (cpu.cfs_quota_us) and cgroup-v2.rst (cpu.max).
+    """
+    for name in ("cpu", "cpu,cpuacct"):
+        if (CONTROL_GROUPS / name / "cgroup.procs").exists():
+            return CONTROL_GROUPS / name
+    return CONTROL_GROUPS if (CONTROL_GROUPS / "cgroup.controllers").exists() else None
+
+
+def _lift_quota(group: Path) -> None:
+    """Take the quota from a control group: what is killed there needs CPU time to end."""
+    for name, unlimited in (("cpu.cfs_quota_us", "-1"), ("cpu.max", "max")):
+        if (group / name).exists():  # of the two versions of control groups each has one of the files
+            with suppress(OSError):
+                (group / name).write_text(unlimited)
+
+
 def _groups() -> Iterator[Path]:
-    root = control_groups.controller()
+    root = controller()
     yield from (path for path in (root.glob(f"{PREFIX}*") if root else ()) if path.is_dir())

@@ -39,7 +39,7 @@ def test_a_process_that_does_not_end_by_itself_is_killed() -> None:
     quick = subprocess.Popen([sys.executable, "-c", "pass"])
     stuck = sleeper()
     until(lambda: psutil.Process(quick.pid).status() == psutil.STATUS_ZOMBIE)
-    both = processes.children(psutil.Process())
+    both = psutil.Process().children(recursive=True)
     assert {quick.pid, stuck.pid} <= {process.pid for process in both}
     processes.end([process for process in both if process.pid in (quick.pid, stuck.pid)])
     assert quick.wait(timeout=PATIENCE_S) == 0

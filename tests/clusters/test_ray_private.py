@@ -36,4 +36,4 @@ def test_without_a_ray_there_is_no_session_no_monitor_and_no_address(monkeypatch
     assert ray_private.session_folder() == ""
     ray_private.end_log_monitor()
     with pytest.raises(RpcError):
-        ray_private.StateServer("127.0.0.1:1").raylet_sockets(0.1)
+        ray_private.raylet_sockets("127.0.0.1:1", 0.1)

@@ -181,7 +181,7 @@ def test_sigterm_while_ray_starts_leaves_a_record_and_no_process(environment: di
 def below(run: Run) -> dict[psutil.Process, str]:
     """Return the processes below a run with their names."""
     family = {}
-    for process in processes.children(psutil.Process(run.process.pid)):
+    for process in psutil.Process(run.process.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             family[process] = process.name()
     return family

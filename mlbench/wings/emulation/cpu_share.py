@@ -1,9 +1,8 @@
-"""CPU shares of emulated hosts: one control group a host with a quota (clusters/control_groups.py)."""
+"""CPU shares of emulated hosts: one control group a host with a quota."""
 
 from collections.abc import Sequence
 
 from mlbench.clusters import reaper
-from mlbench.clusters.control_groups import controller
 from mlbench.config.errors import UserError
 
 PERIOD_US = 10_000  # us in which a host gets its share; the kernel's 100 ms would stop a step for as long
@@ -11,7 +10,7 @@ PERIOD_US = 10_000  # us in which a host gets its share; the kernel's 100 ms wou
 
 def limited(arguments: Sequence[str], *, host: int, cpus: float) -> list[str]:
     """Make a host's control group with `cpus` CPUs; return the command that runs `arguments` in it."""
-    root = controller()
+    root = reaper.controller()
     if root is None:
         raise UserError("network.cpus: this machine has no control groups", hint="leave CPU shares out")
     group = root / f"{reaper.PREFIX}{reaper.owner()}" / f"host{host}"

@@ -17,7 +17,6 @@ from mlbench.wings.kuberay.pods import Object
 ANSWER_S = (5.0, 15.0)  # s to connect, and to wait for an answer
 WATCH_S = 60  # s after which the server ends a watch, and another begins
 PAUSE_S = (0.5, 10.0)  # s, the shortest and the longest pause after a failure
-PLURALS = {"NetworkPolicy": "networkpolicies", "ResourceQuota": "resourcequotas"}  # else the kind and an s
 
 
 class ApiError(Exception):
@@ -188,5 +187,11 @@ def path(api_version: str, kind: str, namespace: str | None = None, name: str | 
     """Return the path of the objects of a kind, or of one of them."""
     root = "/api/v1" if api_version == "v1" else f"/apis/{api_version}"
     within = f"/namespaces/{namespace}" if namespace else ""
-    plural = PLURALS.get(kind, f"{kind.lower()}s")
+    plural = "networkpolicies" if kind == "NetworkPolicy" else f"{kind.lower()}s"
     return f"{root}{within}/{plural}" + (f"/{name}" if name else "")
+
+
+def path_of(item: Object) -> str:
+    """Return the path of an object."""
+    metadata = item["metadata"]
+    return path(item["apiVersion"], item["kind"], metadata.get("namespace"), metadata["name"])

@@ -2,7 +2,13 @@
 
 from functools import partial
 
+from mlbench import clock
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 from mlbench.terminal.args import OK, Args, Command, Verb
+from mlbench.wings.kuberay import dataset
+from mlbench.wings.kuberay.config import Config
+from mlbench.wings.kuberay.provisioning import plan
 
 SIZE = {
     "hardware": ("", "a profile of conf/hardware; default: T4 nodes in a cloud, local elsewhere"),
@@ -46,8 +52,6 @@ def _plan(args: Args) -> int:
     examples:
       python -m mlbench.cluster plan gke workers=8 hardware=gcp_n1_t4
     """
-    from mlbench.wings.kuberay.provisioning import plan
-
     print(plan.text(plan.parse(args.argument, args.settings, creating=False)))
     return OK
 
@@ -62,7 +66,7 @@ def _up(args: Args) -> int:
       python -m mlbench.cluster up existing context=lab
           Installs the KubeRay operator, unless it is there.
     """
-    from mlbench.wings.kuberay.provisioning import lifecycle, plan
+    from mlbench.wings.kuberay.provisioning import lifecycle
 
     spec = plan.parse(args.argument, args.settings, creating=True)
     print("\n".join(plan.price_lines(spec)), flush=True)
@@ -98,7 +102,6 @@ def _reap(args: Args) -> int:
     """Delete clusters that have expired or are half made, and what killed commands
     left here.
     """
-    from mlbench import clock
     from mlbench.wings.kuberay.provisioning import lifecycle
 
     OWN["reap"].run(args)
@@ -115,11 +118,6 @@ def _data(args: Args) -> int:
       python -m mlbench.cluster data prepare task=resnet20 scale=official \
           cluster=kuberay cluster.image=IMAGE cluster.data_claim=datasets
     """
-    from mlbench.config.compose import compose
-    from mlbench.config.errors import UserError
-    from mlbench.wings.kuberay import dataset
-    from mlbench.wings.kuberay.config import Config
-
     if args.arguments[:1] != ["prepare"]:
         raise UserError("cluster data can do one thing", hint=f"{COMMAND.program} data prepare task=NAME ...")
     experiment = compose(args.arguments[1:])

@@ -9,7 +9,7 @@ from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.tasks import registry
 from mlbench.wings.kuberay import diagnosis, pods, rayjob
-from mlbench.wings.kuberay.api import ApiError, Kubernetes, path
+from mlbench.wings.kuberay.api import ApiError, Kubernetes, path, path_of
 from mlbench.wings.kuberay.config import cluster_config
 from mlbench.wings.kuberay.objects import create, create_surroundings, delete, patiently
 from mlbench.wings.kuberay.pods import DATA, Object
@@ -23,11 +23,9 @@ def source(experiment: Experiment) -> str:
     config, name = cluster_config(experiment), experiment.task.dataset
     if config.data_bucket:
         return f"{config.data_bucket}/{name}, copied to each worker's node"
-    return (
-        f"{name} of the claim {config.data_claim}"
-        if config.data_claim
-        else f"{name}, made on each worker's node"
-    )
+    if config.data_claim:
+        return f"{name} of the claim {config.data_claim}"
+    return f"{name}, made on each worker's node"
 
 
 def require_claim(api: Kubernetes, experiment: Experiment) -> None:
@@ -98,7 +96,6 @@ def prepare(experiment: Experiment, overrides: Sequence[str], report: Callable[[
     """
     item, config = job(experiment, overrides), cluster_config(experiment)
     name = item["metadata"]["name"]
-    endpoint = path("batch/v1", "Job", config.namespace, name)
     api = Kubernetes(config.context)
     try:
         create_surroundings(api, experiment)
@@ -109,7 +106,7 @@ def prepare(experiment: Experiment, overrides: Sequence[str], report: Callable[[
         raise UserError(
             f"the data cannot be prepared: {error}", hint="kubectl get jobs shows what is there"
         ) from error
-    delete(api, endpoint)
+    delete(api, path_of(item))
     if failed is not None:
         raise UserError(f"{name} failed: {failed}", hint="mend that, and prepare again")
     report(f"{source(experiment)}: prepared")

@@ -105,11 +105,8 @@ def placement(
         row = {"pod": pod["metadata"]["name"], "role": role, "node": name}
         if version := node.get("status", {}).get("nodeInfo", {}).get("kubeletVersion"):
             row["kubernetes"] = version
-        for field, label in LABELS.items():
-            if label in labels:
-                row[field] = labels[label]
-        if domain and domain in labels:
-            row["topology"] = labels[domain]
+        named = LABELS | {"topology": domain}
+        row |= {field: labels[label] for field, label in named.items() if label in labels}
         rows.append(row)
     return sorted(rows, key=lambda row: (row["role"], row["pod"]))
 

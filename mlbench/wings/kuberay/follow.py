@@ -67,10 +67,8 @@ class JobFollower:
     def messages(self) -> Iterator[dict[str, Any]]:
         """Yield the run's messages until its event log is complete; raise SubmissionLost."""
         jobs, pods = path("ray.io/v1", "RayJob", self._namespace), path("v1", "Pod", self._namespace)
-        job, group = (
-            {"fieldSelector": f"metadata.name={self._name}"},
-            {"labelSelector": f"{RUN}={self._group}"},
-        )
+        job = {"fieldSelector": f"metadata.name={self._name}"}
+        group = {"labelSelector": f"{RUN}={self._group}"}
         threading.Thread(target=self._watch, args=("job", jobs, job), daemon=True).start()
         threading.Thread(target=self._watch, args=("pods", pods, group), daemon=True).start()
         threading.Thread(target=self._follow_log, daemon=True).start()

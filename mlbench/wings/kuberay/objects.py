@@ -8,7 +8,7 @@ from mlbench import clock
 from mlbench.clusters.submission import SubmissionLost
 from mlbench.config.experiment import Experiment
 from mlbench.wings.kuberay import rayjob
-from mlbench.wings.kuberay.api import ApiError, Kubernetes, path
+from mlbench.wings.kuberay.api import ApiError, Kubernetes, path_of
 from mlbench.wings.kuberay.pods import Object
 
 TRIES = 5  # of a request that fails because the API server is busy or down
@@ -19,10 +19,8 @@ POLL_S = 0.5  # s between two looks whether it is gone
 def create_surroundings(api: Kubernetes, experiment: Experiment) -> None:
     """Create what the runs of a namespace share and is not there yet."""
     for item in rayjob.surroundings(experiment):
-        metadata = item["metadata"]
-        endpoint = path(item["apiVersion"], item["kind"], metadata.get("namespace"), metadata["name"])
         try:
-            patiently(lambda: api.get(endpoint))  # noqa: B023  (called at once)
+            patiently(lambda: api.get(path_of(item)))  # noqa: B023  (called at once)
             continue
         except ApiError as error:
             if error.status not in (403, 404):
@@ -46,23 +44,19 @@ def create_owned(api: Kubernetes, items: Sequence[Object]) -> Object:
         for item in others:
             create(api, item | {"metadata": item["metadata"] | {"ownerReferences": [reference]}})
     except BaseException:
-        metadata = last["metadata"]
-        endpoint = path(last["apiVersion"], last["kind"], metadata["namespace"], metadata["name"])
-        patiently(lambda: api.delete(endpoint))
+        patiently(lambda: api.delete(path_of(last)))
         raise
     return owner
 
 
 def create(api: Kubernetes, item: Object) -> Object:
     """Create an object; one that an attempt without an answer has created is taken."""
-    metadata = item["metadata"]
     try:
         return patiently(lambda: api.create(item))
     except ApiError as error:
         if error.status != 409:
             raise
-        endpoint = path(item["apiVersion"], item["kind"], metadata.get("namespace"), metadata["name"])
-        return patiently(lambda: api.get(endpoint))
+        return patiently(lambda: api.get(path_of(item)))
 
 
 def delete(api: Kubernetes, endpoint: str) -> None:

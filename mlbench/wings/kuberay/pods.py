@@ -159,12 +159,8 @@ def submitter(config: Config, group: str) -> Object:
 
 def with_head_pod(config: Config, template: Object) -> Object:
     """Return the template of another pod on the head's nodes with what `head_pod` says of no container."""
-    spec = {
-        name: value
-        for name, value in config.head_pod.get("spec", {}).items()
-        if name not in ("containers", "initContainers")
-    }
-    return merged(template, config.head_pod | {"spec": spec})
+    others = merged(config.head_pod, {"spec": {"containers": None, "initContainers": None}})
+    return merged(template, others)
 
 
 def merged(value: Any, change: Any) -> Any:

@@ -27,8 +27,8 @@ OPERATOR = {"key": "app.kubernetes.io/name", "operator": "In", "values": ["kuber
 # Not SidecarMode: the container that KubeRay 1.7 adds to the head has no security context, so that the Pod
 # Security Standard "restricted" refuses the head's pod.
 SUBMISSION = "K8sJobMode"
-NAME_LENGTH = 47  # characters; KubeRay adds a suffix to the name of a RayJob
 COMMAND, SEED = "mlbench/command", "mlbench/seed"  # annotations, by which a command attaches
+SIZE = ("replicas", "minReplicas", "maxReplicas")  # fields of a RayCluster's group of workers
 # Fields that say where a run is carried out, which differs in the pod.
 HERE = ("data_root", "output_root", "tracking_uri", "seed", "force")
 
@@ -36,14 +36,12 @@ HERE = ("data_root", "output_root", "tracking_uri", "seed", "force")
 def manifest(experiment: Experiment, overrides: Sequence[str]) -> list[Object]:
     """Return the objects of a new run with a fresh name and, where none is given, a fresh seed."""
     seed = secrets.randbelow(2**31) if experiment.seed is None else experiment.seed
-    return [
-        *surroundings(experiment),
-        *run_objects(experiment, overrides, name=run_name(experiment), seed=seed),
-    ]
+    own = run_objects(experiment, overrides, name=run_name(experiment), seed=seed)
+    return [*surroundings(experiment), *own]
 
 
 def run_name(experiment: Experiment) -> str:
-    """Return a new name: it sorts by time within a task, and is a DNS label of at most NAME_LENGTH."""
+    """Return a new name: it sorts by time within a task, and is a DNS label of at most 47 characters."""
     stamp = "".join(filter(str.isdigit, clock.iso(clock.wall())[2:19]))
     task = "".join(c if c.isalnum() else "-" for c in experiment.task.name.lower())[:12].strip("-")
     return f"mlb-{task}-{experiment.workers}-{stamp}-{secrets.token_hex(2)}"
@@ -215,9 +213,7 @@ def ray_cluster_spec(experiment: Experiment, group: str) -> Object:
         "workerGroupSpecs": [
             {
                 "groupName": "workers",
-                "replicas": workers,
-                "minReplicas": workers,
-                "maxReplicas": workers,
+                **dict.fromkeys(SIZE, workers),
                 "numOfHosts": 1,
                 "rayStartParams": {**store},
                 "template": pods.workers(experiment, group),

@@ -16,7 +16,7 @@ from mlbench.wings.kuberay import diagnosis, rayjob
 from mlbench.wings.kuberay.api import Kubernetes, path
 from mlbench.wings.kuberay.config import Config, cluster_config
 from mlbench.wings.kuberay.objects import create_owned, delete, patiently
-from mlbench.wings.kuberay.pods import RUN, Object
+from mlbench.wings.kuberay.pods import RUN
 
 SHARED = "mlbench/shared"  # label: the sweep's name for its Ray clusters
 POLL_S = 2.0  # s between two looks whether the workers are there
@@ -71,7 +71,7 @@ def _resized(api: Kubernetes, config: Config, name: str, workers: int) -> bool:
         return False
     groups = ray_cluster["spec"]["workerGroupSpecs"]
     if groups[0].get("replicas") != workers:
-        size = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), workers)
+        size = dict.fromkeys(rayjob.SIZE, workers)
         api.patch(endpoint, {"spec": {"workerGroupSpecs": [groups[0] | size]}})
         return False
     status = ray_cluster.get("status", {})
@@ -82,7 +82,7 @@ def shape(experiment: Experiment) -> str:
     """Return a hash of what the nodes and pods of a run are, their number aside."""
     spec = rayjob.ray_cluster_spec(experiment, "")
     for group in spec["workerGroupSpecs"]:
-        for field in ("replicas", "minReplicas", "maxReplicas"):
+        for field in rayjob.SIZE:
             del group[field]
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:6]
 
@@ -90,9 +90,8 @@ def shape(experiment: Experiment) -> str:
 def owners(api: Kubernetes, config: Config) -> dict[str, bool]:
     """Return the RayJobs that own the sweep's Ray clusters, and whether each is being deleted."""
     query = {"labelSelector": f"{SHARED}={config.shared}"}
-    items: list[Object] = patiently(
-        lambda: api.get(path("ray.io/v1", "RayJob", config.namespace), **query)["items"]
-    )
+    endpoint = path("ray.io/v1", "RayJob", config.namespace)
+    items = patiently(lambda: api.get(endpoint, **query)["items"])
     return {item["metadata"]["name"]: "deletionTimestamp" in item["metadata"] for item in items}
 
 

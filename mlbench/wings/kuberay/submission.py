@@ -4,18 +4,22 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from mlbench import clock
 from mlbench.clusters.submission import SubmissionLost
+from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Cluster, Experiment
+from mlbench.record.format import duration
 from mlbench.wings.kuberay import diagnosis, rayjob, shared
-from mlbench.wings.kuberay.api import ApiError, Kubernetes, path
+from mlbench.wings.kuberay.api import ApiError, Kubernetes, current_context, path
 from mlbench.wings.kuberay.capacity import require_room
 from mlbench.wings.kuberay.config import Config, cluster_config
 from mlbench.wings.kuberay.dataset import require_claim
-from mlbench.wings.kuberay.expiry import require_time
 from mlbench.wings.kuberay.follow import JobFollower
 from mlbench.wings.kuberay.objects import create_owned, create_surroundings, delete, patiently
 from mlbench.wings.kuberay.pods import RUN, Object
+from mlbench.wings.kuberay.provisioning.journal import Journal, journals
+from mlbench.wings.kuberay.provisioning.plan import provider
 
 
 def submit(experiment: Experiment, overrides: Sequence[str], *, seed: int) -> "RayJobSubmission":
@@ -54,10 +58,14 @@ def check(experiment: Experiment) -> None:
         raise UserError(f"the cluster cannot be asked: {error}", hint=_hint(error)) from error
 
 
+def expires(experiment: Experiment) -> float | None:
+    """Return when the cluster expires (s since 1970); None for one that a cloud does not bill to us."""
+    log = _journal(experiment)
+    return log.spec.expires if log else None
+
+
 def attach(config: Cluster, name: str) -> "RayJobSubmission":
     """Return the submission of a RayJob that an earlier command created; UserError where there is none."""
-    from mlbench.config.compose import compose
-
     assert isinstance(config, Config)
     api = Kubernetes(config.context)
     try:
@@ -115,7 +123,14 @@ class RayJobSubmission:
 
 def require_cluster(api: Kubernetes, experiment: Experiment) -> None:
     """Raise UserError for a cluster that has expired, does not answer, lacks KubeRay, or is too small."""
-    require_time(experiment)
+    log = _journal(experiment)
+    # the nodes of an expired one go, and `reap` may delete it at any time
+    if log is not None and (late := clock.wall() - log.spec.expires) >= 0:
+        name = log.spec.name
+        raise UserError(
+            f"the cluster {name} expired {duration(late)} ago",
+            hint=f"python -m mlbench.cluster down {name}, and up with more hours=",
+        )
     try:
         api.get("/apis/ray.io/v1")
     except ApiError as error:
@@ -127,6 +142,13 @@ def require_cluster(api: Kubernetes, experiment: Experiment) -> None:
         raise
     require_claim(api, experiment)
     require_room(api, experiment)
+
+
+def _journal(experiment: Experiment) -> Journal | None:
+    """Return the journal of the cluster, where `mlbench.cluster up` made it from here."""
+    billed = [log for log in journals()[0] if log.state == "up" and log.spec.billed]
+    context = (cluster_config(experiment).context or current_context()) if billed else None
+    return next((log for log in billed if provider(log.spec).context(log.spec) == context), None)
 
 
 def _hint(error: ApiError) -> str:

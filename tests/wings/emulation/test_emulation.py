@@ -18,7 +18,7 @@ from commands import PATIENCE_S, until
 from conftest import ROOT
 
 from mlbench import cluster
-from mlbench.clusters import control_groups, reaper
+from mlbench.clusters import reaper
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.config.network import Network
@@ -260,9 +260,7 @@ def test_equal_cables_in_a_row_add_no_time_and_a_full_queue_drops() -> None:
 
 def test_nothing_is_left_behind() -> None:
     def state() -> tuple[set[str], list[psutil.Process], list[Path], int]:
-        groups = list(
-            (control_groups.controller() or Path("/nowhere")).glob(f"{reaper.PREFIX}{reaper.owner()}")
-        )
+        groups = list((reaper.controller() or Path("/nowhere")).glob(f"{reaper.PREFIX}{reaper.owner()}"))
         own = [process for _, process in reaper.processes(reaper.owner())]
         return set(psutil.net_if_addrs()), own, groups, len(os.listdir("/proc/self/fd"))
 
@@ -319,7 +317,7 @@ def test_what_kill_9_leaves_is_found_and_what_lives_is_left_alone(
     assert {process.name() for _, process in reaper.processes(dead)} == {"sleep"}
     assert dead in reaper.reap()
     assert not list(reaper.processes(dead))
-    root = control_groups.controller()
+    root = reaper.controller()
     assert root is not None and not (root / f"{reaper.PREFIX}{dead}").exists()
     assert (root / f"{reaper.PREFIX}{alive}").exists() and list(reaper.processes(alive))
     kill(living)

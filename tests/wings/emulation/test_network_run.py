@@ -15,7 +15,7 @@ from commands import Run, until
 from conftest import ROOT
 from leftovers import USERS_RAY, await_nothing_but, leftovers, mlbench, ray_found
 
-from mlbench.clusters import control_groups, reaper
+from mlbench.clusters import reaper
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.record import reader
@@ -145,7 +145,7 @@ def test_a_run_that_is_ended_while_it_starts_leaves_no_control_group(tmp_path: P
     """Only a whole Ray has hosts half started, with processes that need CPU time to end."""
     run = Run(dict(os.environ), tmp_path, data_root, "task=logreg", "network=1gbit_1ms", *SLOW_CPUS)
     owner = reaper.owner(run.process.pid)
-    root = control_groups.controller()
+    root = reaper.controller()
     assert root is not None
     group = root / f"{reaper.PREFIX}{owner}"
     until(

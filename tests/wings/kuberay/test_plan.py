@@ -114,7 +114,8 @@ def test_a_user_without_a_name_has_a_plan(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_cap_is_kept_to_the_cent_and_nodes_are_those_that_the_workers_need() -> None:
     settings = {"hardware": "aws_g4dn_12xlarge", "hours": "4"}  # four GPUs a node
-    most = plan.usd_at_most(parse("aws", creating=False, **settings))
+    planned = parse("aws", creating=False, **settings)
+    most = planned.hours * sum(planned.usd_per_hour().values())
     spec = parse("aws", creating=True, max_usd=f"{most + 0.01:.2f}", **settings)
     assert aws.variables(spec)["workers"] == 2 and " workers=8 " in plan.run_command(spec)
     with pytest.raises(UserError, match="which is above max_usd"):

@@ -14,7 +14,8 @@ from mlbench.wings.kuberay.pods import ROLE
 from mlbench.wings.kuberay.provisioning import journal, kubernetes
 from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, ProvisioningStep, Resource, Run
 
-LOCK_WAIT = "30m"  # that a command waits for one that still holds the state, e.g. of a killed `up`
+# The lock is of the state, which a command may still hold, e.g. that of a killed `up`
+UNATTENDED = ("-auto-approve", "-lock-timeout=30m")
 IMAGES = {True: "AL2023_x86_64_NVIDIA", False: "AL2023_x86_64_STANDARD"}  # by whether nodes have GPUs
 # By the same: NVIDIA's device plug-in tolerates no other
 TAINTS = {True: {"key": "nvidia.com/gpu", "value": "present"}, False: {"key": ROLE, "value": "worker"}}
@@ -92,7 +93,7 @@ def create(spec: ClusterSpec) -> list[ProvisioningStep]:
         _terraform(spec, "Terraform's provider of AWS", "init"),
         _terraform(
             spec, "VPC, NAT gateway, IAM roles, control plane, head and workers (about 15 min)", "apply",
-            "-auto-approve", f"-lock-timeout={LOCK_WAIT}",
+            *UNATTENDED,
         ),
         ProvisioningStep(kubeconfig, "access for kubectl"),
         ProvisioningStep(
@@ -151,8 +152,7 @@ def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
                     Resource(kind, name, True, _aws(spec, f"delete the {kind}", *arguments, name))
                 )
     if state:
-        arguments = ("-auto-approve", f"-lock-timeout={LOCK_WAIT}")
-        destroy = _terraform(spec, "delete everything (about 15 min)", "destroy", *arguments)
+        destroy = _terraform(spec, "delete everything (about 15 min)", "destroy", *UNATTENDED)
         resources.append(Resource("everything in", "Terraform's state", True, destroy))
     resources.sort(key=lambda resource: resource.kind == "volume")  # nodes go before the volumes they mount
     return resources + _kubeconfig(spec, run)

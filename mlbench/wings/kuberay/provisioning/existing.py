@@ -1,5 +1,7 @@
 """A Kubernetes that is there already, e.g. a laboratory's: only the KubeRay operator is added to it."""
 
+import json
+
 from mlbench.config.errors import UserError
 from mlbench.wings.kuberay.provisioning import kubernetes
 from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, ProvisioningStep, Resource, Run
@@ -26,5 +28,18 @@ def create(spec: ClusterSpec) -> list[ProvisioningStep]:
 
 
 def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
-    """Return the charts that mlbench installed."""
-    return kubernetes.charts(spec, context(spec), run)
+    """Return the charts that mlbench installed into it.
+
+    Their custom resource definitions stay, as helm leaves them: deleting those would delete others' clusters.
+    """
+    argv = ("helm", "list", "--all-namespaces", "--kube-context", context(spec), "--output=json")
+    releases = json.loads(kubernetes.answer(run, (*argv, "--selector", f"mlbench-id={spec.id}")) or "[]")
+    resources = []
+    for release in releases:
+        uninstall = (
+            "helm", "uninstall", release["name"], "--namespace", release["namespace"],
+            "--kube-context", context(spec), "--wait", "--timeout", kubernetes.WAIT,
+        )  # fmt: skip
+        step = ProvisioningStep(uninstall, f"uninstall {release['name']}")
+        resources.append(Resource("chart", release["name"], True, step))
+    return resources

@@ -37,18 +37,24 @@ def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:
 
 def context(spec: ClusterSpec) -> str:
     """Return the name under which gcloud puts the cluster into the kubeconfig."""
-    return f"gke_{spec.project}_{spec.place}_{_own(spec)}"
+    return f"gke_{spec.project}_{spec.place}_mlbench-{spec.name}"
 
 
 def create(spec: ClusterSpec) -> list[ProvisioningStep]:
     """Return the commands that make the cluster, with its worker pool at zero nodes."""
-    name, region, beside = _own(spec), _region(spec), overhead("gke")
+    name, region, beside = f"mlbench-{spec.name}", _region(spec), overhead("gke")
     # The labels of the kinds that have none.
     note = ("--description", " ".join(f"{label}={value}" for label, value in spec.labels.items()))
     labels = ",".join(f"{label}={value}" for label, value in spec.labels.items())
     size = f"--disk-size={spec.disk_gb or beside.disk_gb}"
     disk = (f"--disk-type={beside.disk_type}", size)
     worker_disk = (f"--disk-type={spec.machine.disk_type or beside.disk_type}", size)
+    machine = [f"--machine-type={spec.machine.type}"]
+    if spec.machine.accelerator:
+        # CUDA 13.0 needs driver 580.65.06 (CUDA Toolkit release notes); `default` is the older of GKE's two
+        gpu = f"type={spec.machine.accelerator},count={spec.hardware.gpus},gpu-driver-version=latest"
+        machine.append(f"--accelerator={gpu}")
+    machine += ["--spot"] if spec.spot else []
     # GKE itself taints nodes with GPUs
     taint = () if spec.hardware.gpus else ("--node-taints=mlbench/role=worker:NoSchedule",)
     return [
@@ -80,7 +86,7 @@ def create(spec: ClusterSpec) -> list[ProvisioningStep]:
         ),
         _gcloud(
             spec, "pool of workers, empty until a run asks for them", "container", "node-pools", "create",
-            POOL, f"--cluster={name}", f"--zone={spec.place}", *_machine(spec), *worker_disk, "--num-nodes=0",
+            POOL, f"--cluster={name}", f"--zone={spec.place}", *machine, *worker_disk, "--num-nodes=0",
             "--enable-autoscaling", "--min-nodes=0", f"--max-nodes={spec.nodes}",
             "--node-labels=mlbench/role=worker", *taint,
             # The cloud itself deletes a node that is older than the cluster may become.
@@ -96,7 +102,7 @@ def create(spec: ClusterSpec) -> list[ProvisioningStep]:
 
 def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
     """Return what exists under the cluster's name, in the order in which it can be deleted."""
-    name, region = _own(spec), _region(spec)
+    name, region = f"mlbench-{spec.name}", _region(spec)
     zone, region_option = (f"--zone={spec.place}",), (f"--region={region}",)
     # Disks of volumes outlive their cluster; GKE labels them with its name, which is in use only once.
     disks = f"labels.goog-k8s-cluster-name={name}"
@@ -110,38 +116,21 @@ def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
     with ThreadPoolExecutor() as threads:
         listed = threads.map(lambda kind: _list(spec, run, *kind[1], "list", f"--filter={kind[3]}"), kinds)
     resources: list[Resource] = []
+    # A disk is the cluster's, which carries the id as a label; the others have it in their description.
+    note = f"mlbench-id={spec.id} "
     for (kind, group, at, _), answers in zip(kinds, listed, strict=True):
         for item in answers:
             if at == region_option and not item.get("region", "").endswith(f"/{region}"):
                 continue
             delete = _gcloud(spec, f"delete the {kind}", *group, "delete", item["name"], *at, patience=BUSY)
-            resources.append(Resource(kind, item["name"], _ours(spec, kind, item), delete))
+            label = item.get("resourceLabels", {}).get("mlbench-id")
+            ours = kind == "disk" or label == spec.id or note in item.get("description", "")
+            resources.append(Resource(kind, item["name"], ours, delete))
     return resources
-
-
-def _ours(spec: ClusterSpec, kind: str, item: dict[str, Any]) -> bool:
-    """Return whether a resource carries the id: a cluster as a label, others in their description."""
-    if kind == "disk":
-        return True  # it belongs to the cluster
-    label = item.get("resourceLabels", {}).get("mlbench-id")
-    return label == spec.id or f"mlbench-id={spec.id} " in item.get("description", "")
-
-
-def _own(spec: ClusterSpec) -> str:
-    return f"mlbench-{spec.name}"
 
 
 def _region(spec: ClusterSpec) -> str:
     return str(spec.place).rpartition("-")[0]
-
-
-def _machine(spec: ClusterSpec) -> list[str]:
-    options = [f"--machine-type={spec.machine.type}"]
-    if spec.machine.accelerator:
-        # CUDA 13.0 needs driver 580.65.06 (CUDA Toolkit release notes); `default` is the older of GKE's two
-        gpu = f"type={spec.machine.accelerator},count={spec.hardware.gpus},gpu-driver-version=latest"
-        options.append(f"--accelerator={gpu}")
-    return [*options, "--spot"] if spec.spot else options
 
 
 def _gcloud(

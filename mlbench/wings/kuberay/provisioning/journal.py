@@ -39,8 +39,7 @@ class Journal:
 
     @property
     def _last(self) -> dict[str, Any]:
-        states = [event for event in self.events if "state" in event]
-        return states[-1] if states else {"state": "creating"}
+        return next((event for event in reversed(self.events) if "state" in event), {"state": "creating"})
 
     @property
     def ended(self) -> float | None:

@@ -1,10 +1,9 @@
 """What every Kubernetes needs for runs of mlbench: the KubeRay operator, and NVIDIA's device plug-in."""
 
-import json
 from collections.abc import Sequence
 
 from mlbench.config.errors import UserError
-from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, ProvisioningStep, Resource, Run
+from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, ProvisioningStep, Run
 from mlbench.wings.kuberay.rayjob import OPERATOR
 
 KUBERAY = "1.7.0"  # 2026-08-20; mlbench/wings/kuberay writes manifests for it
@@ -12,7 +11,6 @@ KUBERAY_CHARTS = "https://ray-project.github.io/kuberay-helm/"
 KUBERAY_NAMESPACE = "kuberay-system"
 DEVICE_PLUGIN = "0.17.1"  # of NVIDIA/k8s-device-plugin
 DEVICE_PLUGIN_CHARTS = "https://nvidia.github.io/k8s-device-plugin"
-NAMESPACE = "mlbench"  # of the runs
 # The chart schedules its pods to nodes with this label, or with one of node-feature-discovery's, which nobody
 # sets in a managed group (values.yaml of v0.17.1, affinity)
 DEVICE_PLUGIN_LABEL = {"nvidia.com/gpu.present": "true"}
@@ -43,24 +41,6 @@ def _install(context: str, chart: str, repository: str, version: str, namespace:
         "--kube-context", context, "--namespace", namespace, "--create-namespace", "--wait",
         "--timeout", WAIT,
     )  # fmt: skip
-
-
-def charts(spec: ClusterSpec, context: str, run: Run) -> list[Resource]:
-    """Return the charts that mlbench installed into a cluster that it did not make.
-
-    Their custom resource definitions stay, as helm leaves them: deleting those would delete others' clusters.
-    """
-    argv = ("helm", "list", "--all-namespaces", "--kube-context", context, "--output=json")
-    releases = json.loads(answer(run, (*argv, "--selector", f"mlbench-id={spec.id}")) or "[]")
-    resources = []
-    for release in releases:
-        uninstall = (
-            "helm", "uninstall", release["name"], "--namespace", release["namespace"],
-            "--kube-context", context, "--wait", "--timeout", WAIT,
-        )  # fmt: skip
-        step = ProvisioningStep(uninstall, f"uninstall {release['name']}")
-        resources.append(Resource("chart", release["name"], True, step))
-    return resources
 
 
 def answer(run: Run, argv: Sequence[str]) -> str:

@@ -30,9 +30,8 @@ TOOLS = {  # how to get each command
 }
 RETRY_S = 20.0  # s between two tries of a step that another operation keeps from running
 RETRIES = 90  # tries: 30 min, longer than any cloud takes to create or delete a cluster
-ROUNDS = (
-    15  # times that `down` deletes what it finds: what depends on something that is still going has to wait
-)
+# times that `down` deletes what it finds: what depends on something that is still going has to wait
+ROUNDS = 15
 
 
 def up(spec: ClusterSpec, report: Report) -> None:

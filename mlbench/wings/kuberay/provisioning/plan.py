@@ -14,7 +14,7 @@ from mlbench.config.experiment import Hardware
 from mlbench.record import format
 from mlbench.record.overhead import overhead
 from mlbench.wings.kuberay.config import require_fabric, require_kernels
-from mlbench.wings.kuberay.provisioning.spec import PROVIDERS, ClusterSpec, owner, require_name
+from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, owner, require_name
 
 DEFAULT_HARDWARE = {
     "gke": "gcp_n1_t4", "aws": "aws_g4dn_xlarge", "kind": "local", "existing": "local"
@@ -28,8 +28,8 @@ def provider(spec: ClusterSpec) -> ModuleType:
 
 def parse(name: str, settings: Mapping[str, str], *, creating: bool) -> ClusterSpec:
     """Return the specification that a command line asks for; UserError for every mistake in it."""
-    if name not in PROVIDERS:
-        raise UserError(f"{name!r} is not a provider{suggest(name, PROVIDERS)}")
+    if name not in DEFAULT_HARDWARE:
+        raise UserError(f"{name!r} is not a provider{suggest(name, [*DEFAULT_HARDWARE])}")
     chosen = settings["hardware"] or DEFAULT_HARDWARE[name]
     hardware = compose.hardware(chosen)
     if name in ("gke", "aws") and (hardware.machine is None or hardware.machine.provider != name):
@@ -115,11 +115,6 @@ def run_command(spec: ClusterSpec) -> str:
     return shlex.join([*command, "cluster.image=REPOSITORY@sha256:DIGEST"])
 
 
-def usd_at_most(spec: ClusterSpec) -> float:
-    """Return what the cluster costs until it expires with all its workers, in USD."""
-    return spec.hours * sum(spec.usd_per_hour().values())
-
-
 def _require_cap(spec: ClusterSpec, settings: Mapping[str, str]) -> None:
     """Raise UserError without a spending cap and an expiry, or where the cluster could cost more."""
     if not spec.billed:
@@ -129,7 +124,7 @@ def _require_cap(spec: ClusterSpec, settings: Mapping[str, str]) -> None:
             "up needs an expiry and a spending cap",
             hint="say hours=4 max_usd=20; `plan` with the same words prints the price",
         )
-    most = usd_at_most(spec)
+    most = spec.hours * sum(spec.usd_per_hour().values())
     if most > spec.max_usd:
         fitting = spec.max_usd / most * spec.hours
         raise UserError(

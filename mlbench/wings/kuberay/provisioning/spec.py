@@ -16,7 +16,6 @@ from mlbench.config.experiment import FrozenModel, Hardware, Machine, PositiveFl
 from mlbench.record.cost import nodes
 from mlbench.record.overhead import hourly
 
-PROVIDERS = ("gke", "aws", "kind", "existing")
 NAME = r"^[a-z][a-z0-9-]{0,29}$"  # what all providers take, with room for suffixes
 HOUR = 3600  # s
 
@@ -73,9 +72,7 @@ class ClusterSpec(FrozenModel):
         return self.provider in ("gke", "aws")
 
     def usd_per_hour(self, *, workers: bool = True) -> dict[str, float]:
-        """Return USD an hour by part, {} where no cloud bills it; without workers, what an idle one costs."""
-        if not self.billed:
-            return {}
+        """Return USD an hour by part, where a cloud bills it; without workers, what an idle one costs."""
         nodes = self.nodes if workers else 0
         return hourly(self.hardware, nodes, spot=self.spot, disk_gb=self.disk_gb)
 
