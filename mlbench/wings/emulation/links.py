@@ -9,9 +9,11 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path as File
 from typing import Any
 
@@ -144,7 +146,8 @@ def emulated(network: Network, workers: int, *, in_kernel: bool | None = None) -
         else:
             stack.enter_context(_user_space(links))
         for host in hosts:
-            _settle(host)
+            with host.entered(), suppress(OSError):
+                File("/proc/sys/net/ipv4/tcp_congestion_control").write_text(CONGESTION_CONTROL)
         stack.enter_context(_prober(links, workers))
         links.calibrate()
         yield links
@@ -171,19 +174,19 @@ def _user_space(links: Links) -> Iterator[None]:
     network = links.network
     tuns: list[int] = []
     try:
-        for host, host_namespace in enumerate(links.hosts):
-            with host_namespace.entered():
+        for host, own in zip(links.hosts, links.addresses, strict=True):
+            with host.entered():
                 tuns.append(user_space.open_tun(INTERFACE, large=not network.loss_percent))
-            own = address(DATA, host)
             lines = [
                 f"addr add {own}/24 dev {INTERFACE}",
                 f"link set dev {INTERFACE} mtu {MTU} txqueuelen 2000 up",
             ]
-            _ip(host_namespace, lines)
+            _ip(host, lines)
         command = user_space.Link(
             tuns=tuns,
             addresses=links.addresses,
-            **user_space.plain(links.paths),
+            paths=[(p.source, p.target, [c.name for c in p.cables], p.delay_ms / 1e3) for p in links.paths],
+            rates={c.name: c.bandwidth_mbit_s * 1e6 / 8 for path in links.paths for c in path.cables},
             queue_s=network.queue_ms / 1e3,
             jitter_s=network.jitter_ms / 1e3,
             loss=network.loss_percent / 100,
@@ -205,7 +208,6 @@ def _user_space(links: Links) -> Iterator[None]:
         try:
             yield
         finally:
-            links.process = None
             with suppress(OSError):
                 process.stdin.close()
             with suppress(ValueError):
@@ -215,12 +217,13 @@ def _user_space(links: Links) -> Iterator[None]:
 @contextmanager
 def _prober(links: Links, workers: int) -> Iterator[None]:
     """Run the process that measures the links."""
-    command = probe.LinkProbe(
-        network=links.network.model_dump(),
-        workers=workers,
-        namespaces=[(host.hostname, host.net, host.uts) for host in links.hosts],
-        addresses=links.addresses,
-    ).command()
+    arguments = {
+        "profile": links.network.model_dump(),
+        "workers": workers,
+        "namespaces": [(host.hostname, host.net, host.uts) for host in links.hosts],
+        "addresses": links.addresses,
+    }
+    command = [sys.executable, "-m", probe.__name__, json.dumps(arguments)]
     links.prober = _start(command, [file for host in links.hosts for file in (host.net, host.uts)])
     with _ended(links.prober):
         yield
@@ -252,23 +255,13 @@ def _ended(process: subprocess.Popen[str]) -> Iterator[None]:
                 pipe.close()
 
 
-def _settle(host: Namespace) -> None:
-    """Give a host Linux's own congestion control, whatever the machine has."""
-    with host.entered(), suppress(OSError):
-        File("/proc/sys/net/ipv4/tcp_congestion_control").write_text(CONGESTION_CONTROL)
-
-
 def _pairs(network: Network, count: int) -> list[tuple[int, int]]:
     """Return pairs of hosts in which every host is, and two hosts of every two neighbouring racks."""
     pairs = [(host, host + 1) for host in range(0, count - 1, 2)]
     pairs += [(count - 1, 0)] if count % 2 else []
     first = {topology.rack_of(host, network, count): host for host in reversed(range(count))}
-    racks = sorted(first)
-    return pairs + [
-        (first[a], first[b])
-        for a, b in zip(racks, racks[1:], strict=False)
-        if (first[a], first[b]) not in pairs
-    ]
+    pairs += [(first[a], first[b]) for a, b in pairwise(sorted(first))]
+    return list(dict.fromkeys(pairs))
 
 
 def _ip(target: Namespace, lines: Sequence[str]) -> None:
