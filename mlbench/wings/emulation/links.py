@@ -111,10 +111,9 @@ HEAD = f"{CONTROL}.1"  # address of the driver and of Ray's head on the control 
 
 def require(network: Network, workers: int) -> None:
     """Raise UserError where hosts cannot be emulated on this machine."""
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if missing:
-        package = TOOLS[missing[0]]
-        raise UserError(f"network={network.name} needs the program {missing[0]}", hint=f"install {package}")
+    for tool, package in TOOLS.items():
+        if shutil.which(tool) is None:
+            raise UserError(f"network={network.name} needs the program {tool}", hint=f"install {package}")
     if topology.hosts(network, workers) > MOST_HOSTS:
         raise UserError(f"network={network.name}: at most {MOST_HOSTS} hosts", hint="give network.hosts=")
     namespace.create("probe").close()
