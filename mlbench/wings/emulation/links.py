@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path as File
@@ -129,11 +129,8 @@ def emulated(network: Network, workers: int, *, in_kernel: bool | None = None) -
     reaper.reap()
     count = topology.hosts(network, workers)
     with ExitStack() as stack:
-        places = []
-        for name in ("switch", *(f"emulated{host}" for host in range(count))):
-            places.append(namespace.create(name))
-            stack.callback(places[-1].close)
-        switch, *hosts = places
+        names = ("switch", *(f"emulated{host}" for host in range(count)))
+        switch, *hosts = (stack.enter_context(closing(namespace.create(name))) for name in names)
         paths = list(topology.paths(network, workers))
         kind = "netem" if in_kernel or (in_kernel is None and kernel.has_netem(switch)) else "user space"
         links = Links(network, switch, hosts, paths, kind)
@@ -170,7 +167,7 @@ def connect(switch: Namespace, hosts: Sequence[Namespace]) -> None:
 @contextmanager
 def _user_space(links: Links) -> Iterator[None]:
     """Run the process that carries packets between TUN devices."""
-    network = links.network
+    network, stack = links.network, ExitStack()
     tuns: list[int] = []
     try:
         for host, own in zip(links.hosts, links.addresses, strict=True):
@@ -190,7 +187,7 @@ def _user_space(links: Links) -> Iterator[None]:
             jitter_s=network.jitter_ms / 1e3,
             loss=network.loss_percent / 100,
         ).command()
-        process = _start(command, tuns)
+        process = stack.enter_context(_child_process(command, tuns))
     except OSError as error:
         raise UserError(
             f"network={network.name} needs TUN devices: {error.strerror or error}",
@@ -200,7 +197,7 @@ def _user_space(links: Links) -> Iterator[None]:
         for tun in tuns:
             os.close(tun)
     assert process.stdin is not None and process.stdout is not None
-    with _ended(process):
+    with stack:
         if process.stdout.readline().strip() != "ready":
             raise UserError("the links between the emulated hosts did not start", hint="see the lines above")
         links.process = process
@@ -223,14 +220,15 @@ def _prober(links: Links, workers: int) -> Iterator[None]:
         "addresses": links.addresses,
     }
     command = [sys.executable, "-m", probe.__name__, json.dumps(arguments)]
-    links.prober = _start(command, [file for host in links.hosts for file in (host.net, host.uts)])
-    with _ended(links.prober):
+    files = [file for host in links.hosts for file in (host.net, host.uts)]
+    with _child_process(command, files) as links.prober:
         yield
 
 
-def _start(command: Sequence[str], files: Sequence[int]) -> subprocess.Popen[str]:
-    """Start a process that inherits open files, and ends when the thread that started it does."""
-    return subprocess.Popen(
+@contextmanager
+def _child_process(command: Sequence[str], files: Sequence[int]) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that inherits open files; it ends with the block, or with the thread that started it."""
+    process = subprocess.Popen(
         ["setpriv", "--pdeathsig", "KILL", *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -239,13 +237,8 @@ def _start(command: Sequence[str], files: Sequence[int]) -> subprocess.Popen[str
         env={**os.environ, **reaper.environment()},
         start_new_session=True,  # Ctrl-C is for the driver, which ends the links last
     )
-
-
-@contextmanager
-def _ended(process: subprocess.Popen[str]) -> Iterator[None]:
-    """End the process with the block."""
     try:
-        yield
+        yield process
     finally:
         process.kill()
         process.wait()
