@@ -185,8 +185,6 @@ def from_records(records: Sequence[Record], *, title: str) -> Measurements:
 
     What is not fitted is named with its reason. Raises UserError for records of several experiments.
     """
-    if not records:
-        raise UserError(f"{title} has no finished run")
     reasons = {run.run_id: f"does not count for its seed ({run.status})" for run in records}
     for runs in by_configuration(records):
         disturbed = pooling.disturbed(runs)
