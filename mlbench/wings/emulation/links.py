@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path as File
 from typing import Any
@@ -41,7 +41,6 @@ class Links:
 
     - kind: what emulates the links, "netem" or "user space".
     - overhead_ms: what the process in user space adds to a delay, as last measured.
-    - counts: packets, bytes, dropped and lost of a link in user space, once it has ended.
     """
 
     network: Network
@@ -52,7 +51,6 @@ class Links:
     process: subprocess.Popen[str] | None = None  # the links in user space
     prober: subprocess.Popen[str] | None = None
     overhead_ms: float = 0.0
-    counts: dict[str, int] = field(default_factory=dict)
 
     @property
     def addresses(self) -> list[str]:
@@ -140,11 +138,11 @@ def emulated(network: Network, workers: int, *, in_kernel: bool | None = None) -
             for target, line in lines:
                 _run(target or switch, line.split())
         else:
-            stack.enter_context(_user_space(links))
+            _start_user_space(links, stack)
         for host in hosts:
             with host.entered(), suppress(OSError):
                 File("/proc/sys/net/ipv4/tcp_congestion_control").write_text(CONGESTION_CONTROL)
-        stack.enter_context(_prober(links, workers))
+        _start_prober(links, workers, stack)
         links.calibrate()
         yield links
 
@@ -164,10 +162,9 @@ def connect(switch: Namespace, hosts: Sequence[Namespace]) -> None:
         _ip(host_namespace, ["link set lo up", f"addr add {own}/24 dev control", "link set control up"])
 
 
-@contextmanager
-def _user_space(links: Links) -> Iterator[None]:
-    """Run the process that carries packets between TUN devices."""
-    network, stack = links.network, ExitStack()
+def _start_user_space(links: Links, stack: ExitStack) -> None:
+    """Start the process that carries packets between TUN devices; it ends with the stack."""
+    network = links.network
     tuns: list[int] = []
     try:
         for host, own in zip(links.hosts, links.addresses, strict=True):
@@ -196,23 +193,14 @@ def _user_space(links: Links) -> Iterator[None]:
     finally:
         for tun in tuns:
             os.close(tun)
-    assert process.stdin is not None and process.stdout is not None
-    with stack:
-        if process.stdout.readline().strip() != "ready":
-            raise UserError("the links between the emulated hosts did not start", hint="see the lines above")
-        links.process = process
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                process.stdin.close()
-            with suppress(ValueError):
-                links.counts = json.loads(process.stdout.readline() or "{}")
+    assert process.stdout is not None
+    if process.stdout.readline().strip() != "ready":
+        raise UserError("the links between the emulated hosts did not start", hint="see the lines above")
+    links.process = process
 
 
-@contextmanager
-def _prober(links: Links, workers: int) -> Iterator[None]:
-    """Run the process that measures the links."""
+def _start_prober(links: Links, workers: int, stack: ExitStack) -> None:
+    """Start the process that measures the links; it ends with the stack."""
     arguments = {
         "profile": links.network.model_dump(),
         "workers": workers,
@@ -221,8 +209,7 @@ def _prober(links: Links, workers: int) -> Iterator[None]:
     }
     command = [sys.executable, "-m", probe.__name__, json.dumps(arguments)]
     files = [file for host in links.hosts for file in (host.net, host.uts)]
-    with _child_process(command, files) as links.prober:
-        yield
+    links.prober = stack.enter_context(_child_process(command, files))
 
 
 @contextmanager
