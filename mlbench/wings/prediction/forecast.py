@@ -169,10 +169,7 @@ def noise(model: Model) -> Noise:
 
 
 def _of_communication(model: Model, otherwise: Array) -> Array:
-    """Return a residual of each run's communication; for a run that tells none that of another run.
-
-    - otherwise: what is returned where no run tells one.
-    """
+    """Return a residual of each run's communication: its own, else another run's, else all `otherwise`."""
     residuals = np.full(len(otherwise), np.nan)
     for tier, mask in tier_runs(model.measurements).items():
         forms = [form.spread(form.dof) for form in model.allreduce.get(tier, {}).values() if form.dof]
