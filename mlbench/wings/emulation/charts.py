@@ -37,14 +37,12 @@ def png(cells: Sequence[SettingRuns], *, about: str) -> bytes:
         for cell in cells
     ]
     parts: list[Any] = []
-    orders = {
-        "bandwidth": [f"{bandwidth:g}" for bandwidth in sorted({cell.bandwidth_mbit_s for cell in cells})],
-        "delay": [f"{delay:g}" for delay in sorted({cell.delay_ms for cell in cells})],
-    }
+    bandwidths = [f"{bandwidth:g}" for bandwidth in sorted({cell.bandwidth_mbit_s for cell in cells})]
+    delays = [f"{delay:g}" for delay in sorted({cell.delay_ms for cell in cells})]
     for name, title in MAPS:
         base = alt.Chart(alt.Data(values=rows)).encode(
-            x=alt.X("bandwidth:N", sort=orders["bandwidth"], title="bandwidth, Mbit/s"),
-            y=alt.Y("delay:N", sort=orders["delay"], title="delay one way, ms"),
+            x=alt.X("bandwidth:N", sort=bandwidths, title="bandwidth, Mbit/s"),
+            y=alt.Y("delay:N", sort=delays, title="delay one way, ms"),
         )
         kind = "linear" if name == "exposed" else "log"
         scale = alt.Scale(type=kind, scheme="viridis")

@@ -1,6 +1,7 @@
 """What `network=` can emulate here, for `python -m mlbench.doctor`."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 from mlbench.clusters.checks import Check, program
 from mlbench.config.errors import UserError
@@ -17,11 +18,9 @@ def checks() -> Iterator[Check]:
     except UserError as error:
         yield Check("namespaces", "absent", error.message, error.hint)
         return
-    try:
+    with closing(host):
         yield Check("namespaces", "here", "network= emulates hosts and links")
         if all(check.state == "here" for check in tools):
             in_kernel = kernel.has_netem(host)
             links = "in this kernel" if in_kernel else "not in this kernel; links are emulated in user space"
             yield Check("netem", "here" if in_kernel else "absent", links)
-    finally:
-        host.close()

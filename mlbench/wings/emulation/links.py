@@ -9,9 +9,11 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path as File
 from typing import Any
 
@@ -39,7 +41,6 @@ class Links:
 
     - kind: what emulates the links, "netem" or "user space".
     - overhead_ms: what the process in user space adds to a delay, as last measured.
-    - counts: packets, bytes, dropped and lost of a link in user space, once it has ended.
     """
 
     network: Network
@@ -50,7 +51,6 @@ class Links:
     process: subprocess.Popen[str] | None = None  # the links in user space
     prober: subprocess.Popen[str] | None = None
     overhead_ms: float = 0.0
-    counts: dict[str, int] = field(default_factory=dict)
 
     @property
     def addresses(self) -> list[str]:
@@ -109,10 +109,9 @@ HEAD = f"{CONTROL}.1"  # address of the driver and of Ray's head on the control 
 
 def require(network: Network, workers: int) -> None:
     """Raise UserError where hosts cannot be emulated on this machine."""
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if missing:
-        package = TOOLS[missing[0]]
-        raise UserError(f"network={network.name} needs the program {missing[0]}", hint=f"install {package}")
+    for tool, package in TOOLS.items():
+        if shutil.which(tool) is None:
+            raise UserError(f"network={network.name} needs the program {tool}", hint=f"install {package}")
     if topology.hosts(network, workers) > MOST_HOSTS:
         raise UserError(f"network={network.name}: at most {MOST_HOSTS} hosts", hint="give network.hosts=")
     namespace.create("probe").close()
@@ -128,11 +127,8 @@ def emulated(network: Network, workers: int, *, in_kernel: bool | None = None) -
     reaper.reap()
     count = topology.hosts(network, workers)
     with ExitStack() as stack:
-        places = []
-        for name in ("switch", *(f"emulated{host}" for host in range(count))):
-            places.append(namespace.create(name))
-            stack.callback(places[-1].close)
-        switch, *hosts = places
+        names = ("switch", *(f"emulated{host}" for host in range(count)))
+        switch, *hosts = (stack.enter_context(closing(namespace.create(name))) for name in names)
         paths = list(topology.paths(network, workers))
         kind = "netem" if in_kernel or (in_kernel is None and kernel.has_netem(switch)) else "user space"
         links = Links(network, switch, hosts, paths, kind)
@@ -142,10 +138,11 @@ def emulated(network: Network, workers: int, *, in_kernel: bool | None = None) -
             for target, line in lines:
                 _run(target or switch, line.split())
         else:
-            stack.enter_context(_user_space(links))
+            _start_user_space(links, stack)
         for host in hosts:
-            _settle(host)
-        stack.enter_context(_prober(links, workers))
+            with host.entered(), suppress(OSError):
+                File("/proc/sys/net/ipv4/tcp_congestion_control").write_text(CONGESTION_CONTROL)
+        _start_prober(links, workers, stack)
         links.calibrate()
         yield links
 
@@ -165,30 +162,29 @@ def connect(switch: Namespace, hosts: Sequence[Namespace]) -> None:
         _ip(host_namespace, ["link set lo up", f"addr add {own}/24 dev control", "link set control up"])
 
 
-@contextmanager
-def _user_space(links: Links) -> Iterator[None]:
-    """Run the process that carries packets between TUN devices."""
+def _start_user_space(links: Links, stack: ExitStack) -> None:
+    """Start the process that carries packets between TUN devices; it ends with the stack."""
     network = links.network
     tuns: list[int] = []
     try:
-        for host, host_namespace in enumerate(links.hosts):
-            with host_namespace.entered():
+        for host, own in zip(links.hosts, links.addresses, strict=True):
+            with host.entered():
                 tuns.append(user_space.open_tun(INTERFACE, large=not network.loss_percent))
-            own = address(DATA, host)
             lines = [
                 f"addr add {own}/24 dev {INTERFACE}",
                 f"link set dev {INTERFACE} mtu {MTU} txqueuelen 2000 up",
             ]
-            _ip(host_namespace, lines)
+            _ip(host, lines)
         command = user_space.Link(
             tuns=tuns,
             addresses=links.addresses,
-            **user_space.plain(links.paths),
+            paths=[(p.source, p.target, [c.name for c in p.cables], p.delay_ms / 1e3) for p in links.paths],
+            rates={c.name: c.bandwidth_mbit_s * 1e6 / 8 for path in links.paths for c in path.cables},
             queue_s=network.queue_ms / 1e3,
             jitter_s=network.jitter_ms / 1e3,
             loss=network.loss_percent / 100,
         ).command()
-        process = _start(command, tuns)
+        process = stack.enter_context(_child_process(command, tuns))
     except OSError as error:
         raise UserError(
             f"network={network.name} needs TUN devices: {error.strerror or error}",
@@ -197,38 +193,29 @@ def _user_space(links: Links) -> Iterator[None]:
     finally:
         for tun in tuns:
             os.close(tun)
-    assert process.stdin is not None and process.stdout is not None
-    with _ended(process):
-        if process.stdout.readline().strip() != "ready":
-            raise UserError("the links between the emulated hosts did not start", hint="see the lines above")
-        links.process = process
-        try:
-            yield
-        finally:
-            links.process = None
-            with suppress(OSError):
-                process.stdin.close()
-            with suppress(ValueError):
-                links.counts = json.loads(process.stdout.readline() or "{}")
+    assert process.stdout is not None
+    if process.stdout.readline().strip() != "ready":
+        raise UserError("the links between the emulated hosts did not start", hint="see the lines above")
+    links.process = process
+
+
+def _start_prober(links: Links, workers: int, stack: ExitStack) -> None:
+    """Start the process that measures the links; it ends with the stack."""
+    arguments = {
+        "profile": links.network.model_dump(),
+        "workers": workers,
+        "namespaces": [(host.hostname, host.net, host.uts) for host in links.hosts],
+        "addresses": links.addresses,
+    }
+    command = [sys.executable, "-m", probe.__name__, json.dumps(arguments)]
+    files = [file for host in links.hosts for file in (host.net, host.uts)]
+    links.prober = stack.enter_context(_child_process(command, files))
 
 
 @contextmanager
-def _prober(links: Links, workers: int) -> Iterator[None]:
-    """Run the process that measures the links."""
-    command = probe.LinkProbe(
-        network=links.network.model_dump(),
-        workers=workers,
-        namespaces=[(host.hostname, host.net, host.uts) for host in links.hosts],
-        addresses=links.addresses,
-    ).command()
-    links.prober = _start(command, [file for host in links.hosts for file in (host.net, host.uts)])
-    with _ended(links.prober):
-        yield
-
-
-def _start(command: Sequence[str], files: Sequence[int]) -> subprocess.Popen[str]:
-    """Start a process that inherits open files, and ends when the thread that started it does."""
-    return subprocess.Popen(
+def _child_process(command: Sequence[str], files: Sequence[int]) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that inherits open files; it ends with the block, or with the thread that started it."""
+    process = subprocess.Popen(
         ["setpriv", "--pdeathsig", "KILL", *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -237,13 +224,8 @@ def _start(command: Sequence[str], files: Sequence[int]) -> subprocess.Popen[str
         env={**os.environ, **reaper.environment()},
         start_new_session=True,  # Ctrl-C is for the driver, which ends the links last
     )
-
-
-@contextmanager
-def _ended(process: subprocess.Popen[str]) -> Iterator[None]:
-    """End the process with the block."""
     try:
-        yield
+        yield process
     finally:
         process.kill()
         process.wait()
@@ -252,23 +234,13 @@ def _ended(process: subprocess.Popen[str]) -> Iterator[None]:
                 pipe.close()
 
 
-def _settle(host: Namespace) -> None:
-    """Give a host Linux's own congestion control, whatever the machine has."""
-    with host.entered(), suppress(OSError):
-        File("/proc/sys/net/ipv4/tcp_congestion_control").write_text(CONGESTION_CONTROL)
-
-
 def _pairs(network: Network, count: int) -> list[tuple[int, int]]:
     """Return pairs of hosts in which every host is, and two hosts of every two neighbouring racks."""
     pairs = [(host, host + 1) for host in range(0, count - 1, 2)]
     pairs += [(count - 1, 0)] if count % 2 else []
     first = {topology.rack_of(host, network, count): host for host in reversed(range(count))}
-    racks = sorted(first)
-    return pairs + [
-        (first[a], first[b])
-        for a, b in zip(racks, racks[1:], strict=False)
-        if (first[a], first[b]) not in pairs
-    ]
+    pairs += [(first[a], first[b]) for a, b in pairwise(sorted(first))]
+    return list(dict.fromkeys(pairs))
 
 
 def _ip(target: Namespace, lines: Sequence[str]) -> None:

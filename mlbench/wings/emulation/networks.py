@@ -14,10 +14,11 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal, TypeGuard
+from itertools import combinations, pairwise
+from typing import Any, Literal
 
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, median, ratio
+from mlbench.analysis.chart import drawable
 from mlbench.analysis.compare import strategy_labels
 from mlbench.analysis.points import Point, time_to_goal
 from mlbench.record.format import number
@@ -27,7 +28,6 @@ from mlbench.wings.emulation import measurement
 from mlbench.wings.emulation.packets import TCP_DATA_SHARE
 
 Quantity = Literal["step_s", "time_to_accuracy"]
-ENDS = ("low", "high")  # of an interval
 AXES = ("network.name", "network.bandwidth_mbit_s", "network.delay_ms")  # fields of a cell's own
 
 
@@ -149,10 +149,8 @@ def break_evens(measured: Sequence[SettingRuns], quantity: Quantity = "step_s") 
         for cell in measured:
             if cell.setting == setting and getattr(cell, quantity):
                 lines.setdefault(cell.sync, {})[cell.bandwidth_mbit_s] = cell
-        names = sorted(lines)
-        for index, name in enumerate(names):
-            for other in names[index + 1 :]:
-                crossings += _between(setting, lines[name], lines[other], quantity)
+        for name, other in combinations(sorted(lines), 2):
+            crossings += _between(setting, lines[name], lines[other], quantity)
     return crossings
 
 
@@ -171,11 +169,9 @@ def performance_profiles(measured: Sequence[SettingRuns]) -> dict[str, list[tupl
     whole = [times for times in problems.values() if times.keys() == strategies]
     profiles = {}
     for name in sorted(strategies):
-        ratios = sorted(
-            times[name] / min(times.values()) for times in whole if math.isfinite(min(times.values()))
-        )
-        solved = [ratio for ratio in ratios if math.isfinite(ratio)]
-        profiles[name] = [(tau, (number + 1) / len(whole)) for number, tau in enumerate(solved)]
+        quotients = (times[name] / min(times.values()) for times in whole)
+        solved = sorted(filter(math.isfinite, quotients))
+        profiles[name] = [(tau, number / len(whole)) for number, tau in enumerate(solved, start=1)]
     return profiles
 
 
@@ -195,10 +191,10 @@ def _between(
     crossings = []
     for left, right in pairwise(shared):
         below, above = ratios[left].value, ratios[right].value
-        if not _finite(below) or not _finite(above) or (below - 1) * (above - 1) >= 0:
+        if not drawable(below) or not drawable(above) or (below - 1) * (above - 1) >= 0:
             continue
         place_mbit_s = _interpolated(left, right, below, above)
-        lines = [] if few else [[getattr(ratios[rate], end) for rate in shared] for end in ENDS]
+        lines = [] if few else [[getattr(ratios[rate], end) for rate in shared] for end in ("low", "high")]
         passes = [_crossing(shared, line, place_mbit_s) for line in lines]
         ends = sorted(end for end in passes if end is not None)
         around = len(ends) == 2 and ends[0] <= place_mbit_s <= ends[1]
@@ -206,7 +202,7 @@ def _between(
         lowest, gain = left, below
         for rate in reversed(shared[: shared.index(left)]):
             value = ratios[rate].value
-            if not _finite(value) or (value - 1) * (below - 1) <= 0:
+            if not drawable(value) or (value - 1) * (below - 1) <= 0:
                 break
             lowest, gain = rate, value
         crossings.append(
@@ -229,7 +225,7 @@ def _crossing(rates: Sequence[float], values: Sequence[float | None], near: floa
     crossings = [
         _interpolated(left, right, below, above)
         for (left, below), (right, above) in pairwise(zip(rates, values, strict=True))
-        if _finite(below) and _finite(above) and (below - 1) * (above - 1) < 0
+        if drawable(below) and drawable(above) and (below - 1) * (above - 1) < 0
     ]
     return min(crossings, key=lambda rate: abs(math.log(rate / near)), default=None)
 
@@ -238,7 +234,3 @@ def _interpolated(left: float, right: float, below: float, above: float) -> floa
     """Return where the line through two quotients passes 1, on logarithmic axes."""
     share = math.log(below) / (math.log(below) - math.log(above))
     return math.exp(math.log(left) + share * (math.log(right) - math.log(left)))
-
-
-def _finite(value: float | None) -> TypeGuard[float]:
-    return value is not None and math.isfinite(value) and value > 0

@@ -4,8 +4,8 @@ Both ends are sockets of one process: a socket stays in the namespace that it wa
 process has to be woken, and a round trip is that of the links alone. It is a process of its own, as other
 threads of the driver would hold up the thread that measures.
 
-`python -m mlbench.wings.emulation.probe` with a JSON object of `LinkProbe` as its argument answers each line
-of its standard input, a JSON list of a function's name, source and target, with one line of JSON.
+`python -m mlbench.wings.emulation.probe` with the arguments of `main` as a JSON object answers each line of
+its standard input, a JSON list of a function's name, source and target, with one line of JSON.
 """
 
 import json
@@ -14,9 +14,8 @@ import socket
 import statistics
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from mlbench import clock
@@ -41,64 +40,49 @@ TOLERANCE = 0.1  # share by which a link may differ from its profile
 UNDELAYED_MS = 0.2  # round trip up to which a link has no delay; 0.03 ms on a busy machine, 2026-11-26
 
 
-@dataclass(frozen=True)
-class LinkProbe:
-    """What the process measures; `namespaces` are hosts as (name, inherited files)."""
-
-    network: dict[str, Any]
-    workers: int
-    namespaces: Sequence[tuple[str, int, int]]
-    addresses: Sequence[str]
-
-    def command(self) -> list[str]:
-        """Return the command."""
-        return [sys.executable, "-m", __name__, json.dumps(asdict(self))]
-
-
-def main(probe: LinkProbe) -> None:
-    """Answer until standard input ends."""
+def main(
+    profile: dict[str, Any],
+    workers: int,
+    namespaces: Sequence[tuple[str, int, int]],
+    addresses: Sequence[str],
+) -> None:
+    """Answer until standard input ends; `namespaces` are hosts as (name, inherited files)."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
-    network = Network.model_validate(probe.network)
-    ways = {(path.source, path.target): path for path in topology.paths(network, probe.workers)}
-    hosts = [Namespace(*fields) for fields in probe.namespaces]
+    network = Network.model_validate(profile)
+    ways = {(path.source, path.target): path for path in topology.paths(network, workers)}
+    hosts = [Namespace(*fields) for fields in namespaces]
     for line in sys.stdin:
-        what, *pair = json.loads(line)
-        source, target = map(int, pair)
-        ends = hosts[source], hosts[target]
-        addresses = [probe.addresses[source], probe.addresses[target]]
-        path, back = ways[source, target], ways[target, source]
+        what, source, target = json.loads(line)
         if what == "round_trips":
-            answer = json.dumps(round_trips(*ends, addresses[1]))
+            answer = json.dumps(round_trips(hosts[source], hosts[target], addresses[target]))
         else:
-            answer = measure(network, path, back, ends, addresses).model_dump_json()
+            path, back = ways[source, target], ways[target, source]
+            answer = measure(network, path, back, hosts, addresses).model_dump_json()
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
 
 
 def measure(
-    network: Network, path: Path, back: Path, ends: Sequence[Namespace], addresses: Sequence[str]
+    network: Network, path: Path, back: Path, hosts: Sequence[Namespace], addresses: Sequence[str]
 ) -> LinkMeasurement:
     """Return round trip, bandwidth both ways and loss between the hosts of a path.
 
-    `ends` and `addresses` are those of the path's source and target. Bandwidth is counted where packets
-    arrive, with their headers as in a profile: of one TCP stream, or of UDP over a link with losses, whose
-    rate TCP does not reach.
+    `hosts` and `addresses` are in the order of the hosts' numbers. Bandwidth is counted where packets arrive,
+    with their headers as in a profile: of one TCP stream, or of UDP over a link with losses, whose rate TCP
+    does not reach.
     """
-    source, target = ends
-    rtt = round_trips(source, target, addresses[1])
+    rtt = round_trips(hosts[path.source], hosts[path.target], addresses[path.target])
     seconds = max(STREAM_S, ROUND_TRIPS * (path.delay_ms + back.delay_ms) / 1e3)
     lost: list[float] = []
     rates = []
-    for sender, receiver, address, way in (
-        (source, target, addresses[1], path),
-        (target, source, addresses[0], back),
-    ):
+    for way in (path, back):
+        ends = hosts[way.source], hosts[way.target], addresses[way.target]
         if network.loss_percent:
-            rate, share = datagrams(sender, receiver, address, mbit_s=way.bandwidth_mbit_s, seconds=seconds)
+            rate, share = datagrams(*ends, mbit_s=way.bandwidth_mbit_s, seconds=seconds)
             lost.append(share)
         else:
-            rate = stream(sender, receiver, address, seconds=seconds)
+            rate = stream(*ends, seconds=seconds)
         rates.append(rate)
     return LinkMeasurement(
         source=path.source,
@@ -135,9 +119,8 @@ def deviations(measured: LinkMeasurement) -> list[str]:
 
 def round_trips(source: Namespace, target: Namespace, address: str) -> list[float]:
     """Return the times of round trips of one byte over TCP, ms."""
-    with ExitStack() as stack:
-        near, far = _connected(source, target, address, stack)
-        times: list[float] = []
+    times: list[float] = []
+    with _connected(source, target, address) as (near, far):
         begin = clock.monotonic()
         while len(times) < PINGS and (len(times) < 5 or clock.monotonic() - begin < PINGS_S):
             before = clock.monotonic()
@@ -155,16 +138,13 @@ def stream(source: Namespace, target: Namespace, address: str, *, seconds: float
     The headers of full packets are added to its data. Nothing is copied at either end (sendfile, MSG_TRUNC),
     so that it is the link that is measured.
     """
-    with ExitStack() as stack:
-        near, far = _connected(source, target, address, stack)
-        data = os.memfd_create("probe", os.MFD_CLOEXEC)
-        stack.callback(os.close, data)
-        os.truncate(data, CHUNK)
+    with _connected(source, target, address) as (near, far), open(os.memfd_create("probe"), "wb") as data:
+        data.truncate(CHUNK)
         near.setblocking(True)
 
         def send() -> None:
             with suppress(OSError):  # the receiver has seen enough
-                while os.sendfile(near.fileno(), data, 0, CHUNK):
+                while os.sendfile(near.fileno(), data.fileno(), 0, CHUNK):
                     pass
 
         thread = threading.Thread(target=send, name="probe")
@@ -230,19 +210,21 @@ def _burst(
     return len(times), sent, times[-1] - times[0]
 
 
+@contextmanager
 def _connected(
-    source: Namespace, target: Namespace, address: str, stack: ExitStack
-) -> tuple[socket.socket, socket.socket]:
-    """Return both ends of a TCP connection between two namespaces."""
+    source: Namespace, target: Namespace, address: str
+) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Yield both ends of a TCP connection between two namespaces."""
     with target.entered():
-        server = stack.enter_context(socket.create_server((address, 0)))
-    with source.entered():
-        near = stack.enter_context(socket.create_connection(server.getsockname(), timeout=TIMEOUT_S))
-    far = stack.enter_context(server.accept()[0])
-    for end in (near, far):
-        end.settimeout(TIMEOUT_S)
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return near, far
+        server = socket.create_server((address, 0))
+    with server:
+        with source.entered():
+            near = socket.create_connection(server.getsockname(), timeout=TIMEOUT_S)
+        with near, server.accept()[0] as far:
+            for end in (near, far):
+                end.settimeout(TIMEOUT_S)
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            yield near, far
 
 
 def _udp(namespace: Namespace) -> socket.socket:
@@ -251,4 +233,4 @@ def _udp(namespace: Namespace) -> socket.socket:
 
 
 if __name__ == "__main__":
-    main(LinkProbe(**json.loads(sys.argv[1])))
+    main(**json.loads(sys.argv[1]))

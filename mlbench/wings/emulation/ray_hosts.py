@@ -102,8 +102,7 @@ def _start_head(experiment: Experiment, switch: Namespace, folder: Path) -> None
     resources = f'--resources={{"{next(iter(persistent.DRIVER_RESOURCE))}": 1}}'
     arguments = ["--head", f"--port={PORT}", "--include-dashboard=false", "--num-cpus=0", resources]
     arguments += [f"--temp-dir={folder}/{ray_env.SUBFOLDER}", f"--include-log-monitor={experiment.verbose}"]
-    process = _ray_start(switch, HEAD, arguments, folder)
-    _await(process, lambda: answers((HEAD, PORT)))
+    _ray_start(switch, HEAD, arguments, folder, lambda: answers((HEAD, PORT)))
 
 
 def _start_host(experiment: Experiment, emulation: Links, host: int, folder: Path) -> None:
@@ -119,11 +118,11 @@ def _start_host(experiment: Experiment, emulation: Links, host: int, folder: Pat
     if host == topology.slow_host(network, workers):
         cpus = network.slow_cpus or cpus
     own = links.address(CONTROL, host)
-    process = _ray_start(emulation.hosts[host], own, arguments, folder, host=host, cpus=cpus)
-    _await(
-        process,
-        lambda: any(raylet["NodeManagerAddress"] == own and raylet["Alive"] for raylet in ray.nodes()),
-    )
+
+    def ready() -> bool:
+        return any(raylet["NodeManagerAddress"] == own and raylet["Alive"] for raylet in ray.nodes())
+
+    _ray_start(emulation.hosts[host], own, arguments, folder, ready, host=host, cpus=cpus)
 
 
 def _ray_start(
@@ -131,11 +130,15 @@ def _ray_start(
     address: str,
     arguments: Sequence[str],
     folder: Path,
+    ready: Callable[[], bool],
     *,
     host: int = 0,
     cpus: float | None = None,
-) -> subprocess.Popen[str]:
-    """Run `ray start --block` in a namespace; its servers end with it, and it ends with this process."""
+) -> None:
+    """Run `ray start --block` in a namespace; its servers end with it, and it ends with this process.
+
+    Waits until it is ready; UserError where it ends before or takes too long.
+    """
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
     command += [
         f"--node-ip-address={address}",
@@ -144,7 +147,7 @@ def _ray_start(
     ]
     if cpus is not None:
         command = cpu_share.limited(command, host=host, cpus=cpus)
-    return subprocess.Popen(
+    process = subprocess.Popen(
         namespace.command(command),
         env={**os.environ, **reaper.environment(folder)},
         stdin=subprocess.DEVNULL,
@@ -153,10 +156,6 @@ def _ray_start(
         text=True,
         start_new_session=True,  # Ctrl-C is for the driver, which ends Ray
     )
-
-
-def _await(process: subprocess.Popen[str], ready: Callable[[], bool]) -> None:
-    """Wait until a server of Ray's has started; UserError where it ends before or takes too long."""
     deadline = clock.monotonic() + START_S
     while not ready():
         if process.poll() is not None:

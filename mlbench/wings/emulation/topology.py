@@ -6,6 +6,7 @@ more switch by a cable each. All cables are full duplex. The delay is that from 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import permutations
 
 from mlbench.config.network import Network
 
@@ -64,15 +65,12 @@ def paths(network: Network, workers: int) -> Iterator[Path]:
         down[host] = Cable(
             f"host {host} down", limit or network.bandwidth_down_mbit_s or network.bandwidth_mbit_s
         )
-    for source in range(count):
-        for target in range(count):
-            if source == target:
-                continue
-            between: tuple[Cable, ...] = ()
-            racks = rack_of(source, network, count), rack_of(target, network, count)
-            delay_ms = network.delay_ms
-            if racks[0] != racks[1]:
-                bandwidth = network.rack_bandwidth_mbit_s or network.bandwidth_mbit_s
-                between = Cable(f"rack {racks[0]} up", bandwidth), Cable(f"rack {racks[1]} down", bandwidth)
-                delay_ms += network.rack_delay_ms
-            yield Path(source, target, (up[source], *between, down[target]), delay_ms)
+    for source, target in permutations(range(count), 2):
+        between: tuple[Cable, ...] = ()
+        racks = rack_of(source, network, count), rack_of(target, network, count)
+        delay_ms = network.delay_ms
+        if racks[0] != racks[1]:
+            bandwidth = network.rack_bandwidth_mbit_s or network.bandwidth_mbit_s
+            between = Cable(f"rack {racks[0]} up", bandwidth), Cable(f"rack {racks[1]} down", bandwidth)
+            delay_ms += network.rack_delay_ms
+        yield Path(source, target, (up[source], *between, down[target]), delay_ms)

@@ -1,7 +1,8 @@
 """A network of emulated hosts in user space: one process that carries packets between their TUN devices.
 
 `python -m mlbench.wings.emulation.user_space` with a JSON object of `Link` as its argument. It ends when
-its standard input does, and then writes what it carried. A line on standard input replaces `overhead_s`.
+its standard input does. A line on standard input is what the process itself adds to a path's delay, s, which
+it then takes from the delay; 0 before the first.
 
 - A cable passes one packet after the other at its bandwidth, which counts IP packets with their headers, and
   drops what would wait longer than the queue is long (drop-tail). A packet is on the next cable as soon as it
@@ -23,14 +24,12 @@ import select
 import socket
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from mlbench import clock
 from mlbench.wings.emulation.packets import TCP_HEADERS
-from mlbench.wings.emulation.topology import Path
 
 TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0  # linux/if_tun.h
 IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
@@ -49,7 +48,7 @@ class Link:
     """What the process emulates; `tuns` are inherited files, one a host, whose addresses are `addresses`.
 
     - paths: (source, target, names of cables, s of delay) for each ordered pair of hosts.
-    - rates: bytes/s of each cable. overhead_s: what the process itself adds to a path's delay.
+    - rates: bytes/s of each cable.
     """
 
     tuns: Sequence[int]
@@ -59,19 +58,10 @@ class Link:
     queue_s: float
     jitter_s: float
     loss: float
-    overhead_s: float = 0.0
 
     def command(self) -> list[str]:
         """Return the command."""
         return [sys.executable, "-m", __name__, json.dumps(asdict(self))]
-
-
-def plain(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return the paths as `Link` has them, and the rates of their cables."""
-    return {
-        "paths": [(p.source, p.target, [c.name for c in p.cables], p.delay_ms / 1e3) for p in paths],
-        "rates": {cable.name: cable.bandwidth_mbit_s * 1e6 / 8 for path in paths for cable in path.cables},
-    }
 
 
 def open_tun(name: str, *, large: bool) -> int:
@@ -112,46 +102,40 @@ class Route:
 
 
 class Forwarder:
-    """The packets on their way, and what happened to all so far: packets, bytes, dropped, lost."""
+    """The packets on their way."""
 
-    def __init__(self, link: Link, clock: Callable[[], float]) -> None:
+    def __init__(self, link: Link) -> None:
         cables = {name: CableQueue(rate, link.queue_s) for name, rate in link.rates.items()}
         self.routes: dict[int, dict[bytes, Route]] = {tun: {} for tun in link.tuns}
         for source, target, names, delay_s in link.paths:
             route = Route([cables[name] for name in names], delay_s, link.tuns[target])
             self.routes[link.tuns[source]][socket.inet_aton(link.addresses[target])] = route
-        self.jitter_s, self.loss, self.overhead_s = link.jitter_s, link.loss, link.overhead_s
-        self.counts = {"packets": 0, "bytes": 0, "dropped": 0, "lost": 0}
-        self._clock = clock
+        self.jitter_s, self.loss, self.overhead_s = link.jitter_s, link.loss, 0.0
         self._events: list[tuple[float, int, int, float, Route, bytes, int]] = []
         self._number = 0
 
-    def next(self) -> float | None:
-        """Return when something is to be done; None while nothing is on its way."""
-        return self._events[0][0] if self._events else None
+    def next(self) -> float:
+        """Return when something is to be done; infinite while nothing is on its way."""
+        return self._events[0][0] if self._events else float("inf")
 
     def take(self, tun: int) -> None:
         """Read what a host sends."""
-        routes, now = self.routes[tun], self._clock()
+        routes, now = self.routes[tun], clock.monotonic()
         for _ in range(BURST):
             try:
                 packet = os.read(tun, MOST_BYTES)
-            except (BlockingIOError, OSError):
+            except OSError:
                 return
             route = routes.get(packet[HEADER + 16 : HEADER + 20])
             if route is None or packet[HEADER] >> 4 != 4:
                 continue
-            self.counts["packets"] += 1
             if self.loss and random.random() < self.loss:
-                self.counts["lost"] += 1
                 continue
-            size = wire_bytes(packet)
-            self.counts["bytes"] += size
-            self._pass(now, 0, 0.0, route, packet, size)
+            self._pass(now, 0, 0.0, route, packet, wire_bytes(packet))
 
     def work(self) -> None:
         """Do what is due."""
-        due = self._clock() + EARLY_S
+        due = clock.monotonic() + EARLY_S
         events = self._events
         while events and events[0][0] <= due:
             time, _, stage, before_s, route, packet, size = heapq.heappop(events)
@@ -161,13 +145,12 @@ class Forwarder:
                 try:
                     os.write(route.target, packet)
                 except OSError:  # its device's queue is full, or it is gone
-                    self.counts["dropped"] += 1
+                    continue
 
     def _pass(self, time: float, stage: int, before_s: float, route: Route, packet: bytes, size: int) -> None:
         cable = route.cables[stage]
         end = cable.end(time, size, before_s)
         if end is None:
-            self.counts["dropped"] += 1
             return
         if stage + 1 == len(route.cables):
             end += max(0.0, route.delay_s - self.overhead_s)
@@ -208,7 +191,7 @@ class Timer:
 
 def main(link: Link) -> None:
     """Carry packets until standard input ends."""
-    forwarder, timer, control = Forwarder(link, clock.monotonic), Timer(), sys.stdin.fileno()
+    forwarder, timer, control = Forwarder(link), Timer(), sys.stdin.fileno()
     poll = select.epoll()
     for descriptor in (*link.tuns, timer.descriptor, control):
         poll.register(descriptor, select.EPOLLIN)
@@ -230,16 +213,15 @@ def main(link: Link) -> None:
             elif descriptor == control:
                 lines = os.read(control, 4096).split()
                 if not lines:
-                    os.write(1, f"{json.dumps(forwarder.counts)}\n".encode())
                     return
                 forwarder.overhead_s = float(lines[-1])
             else:
                 forwarder.take(descriptor)
         forwarder.work()
         due = forwarder.next()
-        wait = float("inf") if due is None else due - clock.monotonic()
+        wait = due - clock.monotonic()
         sleep = wait > spin_s
-        if sleep and due is not None and due < armed:
+        if sleep and due < armed:
             armed = due
             timer.set(wait)
 

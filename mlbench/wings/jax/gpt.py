@@ -1,5 +1,7 @@
 """GPT-2 and AdamW in jax. Data, order, initial weights, rates and metrics are the torch task's own."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,17 +21,12 @@ def build(config: Config, worker: Worker) -> JaxSetup:
     batch, micro = batches(config, worker.world_size)
     shared = torch_task.build(config, worker)
     zeros = {name: np.zeros(weight.shape, np.float32) for name, weight in shared.model.named_parameters()}
-
-    def forward(weights: Weights, tokens: jax.Array) -> jax.Array:
-        return logits(weights, tokens, config)
+    forward = partial(logits, config=config)
 
     def loss(weights: Weights, tokens: jax.Array) -> jax.Array:
         outputs, targets = forward(weights, tokens[:, :-1]), tokens[:, 1:, None]
         chosen = jnp.take_along_axis(outputs, targets, axis=-1)[..., 0]
         return (jax.nn.logsumexp(outputs, axis=-1) - chosen).sum() / (batch * config.context)
-
-    def update(weights: Weights, gradients: Weights, state: dict, rate: jax.Array) -> tuple[Weights, dict]:
-        return adamw(weights, gradients, state, rate, config)
 
     return from_torch(
         shared,
@@ -40,7 +37,7 @@ def build(config: Config, worker: Worker) -> JaxSetup:
         micro_batches=batch // micro,
         arrays=lambda tokens: tokens.cpu().numpy().astype(np.int32),
         loss=loss,
-        update=update,
+        update=partial(adamw, config=config),
         state={"step": np.float32(0), "mean": zeros, "square": zeros},
     )
 

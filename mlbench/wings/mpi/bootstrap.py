@@ -21,6 +21,14 @@ from mpi4py import MPI
 KEY_BYTES, VALUE_BYTES = 64, 1024  # PMI-1's usual limits (MPICH, src/pm/hydra)
 PROVIDER = "tcp"  # libfabric's provider where none is chosen: it works everywhere
 SHARED_MEMORY = re.compile(r"/dev/shm/mpich_shm_\S+")
+ANSWERS = {  # PMI-1's to the requests whose answer depends on nothing
+    "init": "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0",
+    "get_maxes": f"cmd=maxes kvsname_max=256 keylen_max={KEY_BYTES} vallen_max={VALUE_BYTES} rc=0",
+    "get_my_kvsname": "cmd=my_kvsname kvsname=world rc=0",
+    "get_appnum": "cmd=appnum appnum=0 rc=0",
+    "barrier_in": "cmd=barrier_out rc=0",
+    "finalize": "cmd=finalize_ack rc=0",
+}
 
 
 def start(store: Any, rank: int, size: int) -> None:
@@ -123,37 +131,21 @@ def _serve(connection: socket.socket, store: Any, rank: int, size: int) -> None:
 def _answer(command: str, request: dict[str, str], store: Any, size: int) -> str:
     """Return PMI-1's answer to one request."""
     match command:
-        case "init":
-            return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0"
-        case "get_maxes":
-            return f"cmd=maxes kvsname_max=256 keylen_max={KEY_BYTES} vallen_max={VALUE_BYTES} rc=0"
-        case "get_my_kvsname":
-            return "cmd=my_kvsname kvsname=world rc=0"
-        case "get_appnum":
-            return "cmd=appnum appnum=0 rc=0"
         case "get_universe_size":
             return f"cmd=universe_size size={size} rc=0"
-        case "barrier_in":
-            return "cmd=barrier_out rc=0"
-        case "finalize":
-            return "cmd=finalize_ack rc=0"
         case "put":
             store.set(f"pmi/key/{request['key']}", request["value"])
             return "cmd=put_result rc=0 msg=success"
         case "get":
-            value = _value(request, store, size)
-            if value is None:
+            key = f"pmi/key/{request['key']}"
+            if request["key"] == "PMI_process_mapping":
+                value = process_mapping([store.get(f"pmi/host/{rank}").decode() for rank in range(size)])
+            elif store.check([key]):
+                value = store.get(key).decode()
+            else:  # no rank has put it
                 return "cmd=get_result rc=-1 msg=key_not_found value=unknown"
             return f"cmd=get_result rc=0 msg=success value={value}"
-    return f"cmd={command}_result rc=-1"
-
-
-def _value(request: dict[str, str], store: Any, size: int) -> str | None:
-    """Return what `get` asks for; None where no rank has put it."""
-    if request["key"] == "PMI_process_mapping":
-        return process_mapping([store.get(f"pmi/host/{rank}").decode() for rank in range(size)])
-    key = f"pmi/key/{request['key']}"
-    return store.get(key).decode() if store.check([key]) else None
+    return ANSWERS.get(command, f"cmd={command}_result rc=-1")
 
 
 def _host() -> str:

@@ -47,6 +47,7 @@ LOGICAL = {
 }
 OF_BFLOAT16 = {Kind.MIN: torch.minimum, Kind.MAX: torch.maximum, Kind.PRODUCT: torch.mul}
 Pair = tuple[Tensor, Tensor]  # a tensor of the caller's, and the memory that MPI uses for it: often its own
+_progress = cache(ProgressThread)  # that of all groups of this process; it starts with the first
 
 
 def create(options: Any, _: Any = None) -> "MpiProcessGroup":
@@ -261,12 +262,6 @@ class MpiProcessGroup(dist.ProcessGroup):
         if tensor.device.type in self._devices and tensor.is_contiguous():
             return self._near(tensor)
         return torch.empty(tensor.shape, dtype=tensor.dtype)
-
-
-@cache
-def _progress() -> ProgressThread:
-    """Return the thread of all groups of this process; it starts with the first."""
-    return ProgressThread()
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:

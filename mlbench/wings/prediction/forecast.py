@@ -169,10 +169,7 @@ def noise(model: Model) -> Noise:
 
 
 def _of_communication(model: Model, otherwise: Array) -> Array:
-    """Return a residual of each run's communication; for a run that tells none that of another run.
-
-    - otherwise: what is returned where no run tells one.
-    """
+    """Return a residual of each run's communication: its own, else another run's, else all `otherwise`."""
     residuals = np.full(len(otherwise), np.nan)
     for tier, mask in tier_runs(model.measurements).items():
         forms = [form.spread(form.dof) for form in model.allreduce.get(tier, {}).values() if form.dof]
@@ -241,6 +238,7 @@ def resamples(model: Model, elsewhere: bool) -> list[Resample]:
         return []
     rng = np.random.default_rng(SEED)
     runs = model.measurements.runs
+    of_runs = np.stack([shown.seconds, shown.communication])  # (2, runs): a run is slow in both
     reached = sum(run.reached for run in runs)
     # The goal is met at a validation, so epochs are known no better than their distance.
     granularity = median(1 / run.validations for run in runs)
@@ -250,10 +248,10 @@ def resamples(model: Model, elsewhere: bool) -> list[Resample]:
     draws = []
     for student in students:
         forms = {tier: str(rng.choice(list(several))) for tier, several in model.allreduce.items()}
-        of_runs = _draw_runs(shown, len(runs), rng)
-        again = model.refitted(*of_runs, _draw(shown.epochs, reached, rng), forms)
+        seconds, communication = _draw(of_runs, len(runs), rng)
+        again = model.refitted(seconds, communication, _draw(shown.epochs, reached, rng), forms)
         drift = rng.standard_normal()
-        seconds, communication = _draw_runs(shown, 1, rng)
+        seconds, communication = _draw(of_runs, 1, rng)
         chance = seconds + _draw(shown.epochs, 1, rng) + granularity * (rng.random() - 0.5)
         draws.append(Resample(again, student, drift, chance, communication - seconds))
     return draws
@@ -280,16 +278,9 @@ def _drawn(counts: Array, target: Target, model: Model) -> tuple[Array, Array]:
     return one_run, means
 
 
-def _draw_runs(shown: Noise, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return both residuals of runs that are drawn with replacement, either sign alike likely."""
-    runs = rng.integers(len(shown.seconds), size=size)
-    signs = rng.choice((-1.0, 1.0), size)
-    return shown.seconds[runs] * signs, shown.communication[runs] * signs
-
-
 def _draw(residuals: Array, size: int, rng: np.random.Generator) -> Array:
-    """Return residuals drawn with replacement, either sign alike likely."""
-    return rng.choice(residuals, size) * rng.choice((-1.0, 1.0), size)
+    """Return residuals (..., runs) drawn with replacement, either sign alike likely, (..., size)."""
+    return rng.choice(residuals, size, axis=-1) * rng.choice((-1.0, 1.0), size)
 
 
 def _interval(value: float, drawn: Array) -> PredictedInterval:

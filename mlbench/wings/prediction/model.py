@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlbench.analysis import pooling
-from mlbench.analysis.points import by_configuration, series
+from mlbench.analysis.points import TIMED, by_configuration, series
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Hardware
 from mlbench.config.network import Network
@@ -45,7 +45,6 @@ RING_DELAYS = 2
 NETWORK = re.compile(r"(?P<rate>\d+(?:\.\d+)?)gbit,(?P<latency>\d+(?:\.\d+)?)us", re.IGNORECASE)
 # The batch grows as workers ** power; the power is 0 or 1, but for short batches at the end of an epoch.
 FIXED, GROWING = 0.25, 0.75
-FITTED = ("goal_reached", "goal_not_reached", "completed")
 
 
 @dataclass(frozen=True)
@@ -185,8 +184,6 @@ def from_records(records: Sequence[Record], *, title: str) -> Measurements:
 
     What is not fitted is named with its reason. Raises UserError for records of several experiments.
     """
-    if not records:
-        raise UserError(f"{title} has no finished run")
     reasons = {run.run_id: f"does not count for its seed ({run.status})" for run in records}
     for runs in by_configuration(records):
         disturbed = pooling.disturbed(runs)
@@ -248,7 +245,7 @@ def _exclusion_reason(run: Record, disturbed: Mapping[str, str]) -> str:
         "had more workers than CPUs": run.oversubscribed,
         f"has a caveat: {(run.caveats or ['none'])[0]}": run.caveats,
         f"was disturbed: {disturbed.get(run.run_id)}": run.run_id in disturbed,
-        f"is {run.status.replace('_', ' ')}": run.status not in FITTED,
+        f"is {run.status.replace('_', ' ')}": run.status not in TIMED,
         "went on after a failure": run.restarts,
         "has no phase times": not {*PHASES} <= {*run.phases} or not run.steps,
         "does not tell its samples": not run.samples,

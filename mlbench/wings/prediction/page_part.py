@@ -25,9 +25,8 @@ def part(records: Sequence[Record], *, title: str) -> PagePart | None:
 
 def published(today: date) -> list[PagePart]:
     """Return the predictions from the runs that MLBench published in 2021, at prices current on that day."""
-    several = [published_runs.measurements(task) for task in published_runs.TASKS]
-    titles = [f"{measurements.task}, from {measurements.title}" for measurements in several]
-    parts = (_part(some, title, today) for some, title in zip(several, titles, strict=True))
+    several = map(published_runs.measurements, published_runs.TASKS)
+    parts = (_part(some, f"{some.task}, from {some.title}", today) for some in several)
     return list(filter(None, parts))
 
 

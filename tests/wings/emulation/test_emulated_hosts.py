@@ -144,7 +144,6 @@ def test_hosts_look_for_the_workers_output_only_where_it_is_shown(
     """Each host's log monitor looks for it ten times a second, on the CPUs that the workers train on."""
     given: list[list[str]] = []
     monkeypatch.setattr(ray_hosts, "_ray_start", lambda *values, **_: given.append(values[2]))
-    monkeypatch.setattr(ray_hosts, "_await", lambda *_: None)
     experiment = compose(["network=1gbit_1ms", "workers=2", f"verbose={verbose}"])
     links: Any = SimpleNamespace(switch=None, hosts=[None, None])
     ray_hosts._start_head(experiment, links.switch, Path("/tmp"))

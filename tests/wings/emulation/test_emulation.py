@@ -156,7 +156,6 @@ def test_packets_are_lost_at_the_rate_of_the_profile() -> None:
         assert seen == sorted(set(seen)), "packets were repeated or reordered"
         deviation = (share * (1 - share) / packets) ** 0.5
         assert 1 - len(seen) / packets == pytest.approx(share, abs=5 * deviation)
-    assert made.counts["lost"] >= packets - len(seen) and made.counts["dropped"] == 0
 
 
 def test_hosts_of_a_rack_share_its_cable_and_one_host_shares_its_own() -> None:
