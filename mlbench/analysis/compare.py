@@ -20,7 +20,7 @@ import numpy as np
 
 from mlbench.analysis import bootstrap, pooling
 from mlbench.analysis.bootstrap import LEVEL, Array, Ratio
-from mlbench.analysis.points import SOURCE, TIMED, Point, differences, points, required_fields
+from mlbench.analysis.points import SOURCE, TIMED, Point, differences, points, required_fields, to_goal
 from mlbench.config.compose import data_fields
 from mlbench.config.errors import UserError
 from mlbench.record import format, provenance
@@ -309,16 +309,9 @@ def _values(
     return [value for _, value in sides[0]], [value for _, value in sides[1]], paired
 
 
-def _reached(run: Record, value: float) -> float | None:
-    """Return a number of a run that was to reach a goal, infinite if it did not; None without a goal."""
-    if run.goal is None:
-        return None
-    return value if run.status == "goal_reached" else math.inf
-
-
 MEASURES: dict[str, Callable[[Record], float | None]] = {
-    "time_to_accuracy": lambda run: _reached(run, run.time_to_accuracy or math.inf),
-    "epochs": lambda run: _reached(run, run.epochs) or None,
+    "time_to_accuracy": lambda run: to_goal(run, run.time_to_accuracy) if run.goal else None,
+    "epochs": lambda run: to_goal(run, run.epochs) or None if run.goal else None,
     "samples_per_s": lambda run: run.samples_per_s or None if run.status in TIMED else None,
 }
 
