@@ -55,8 +55,7 @@ def text(record: Record, log: list[dict[str, Any]]) -> str:
 def hyperparameters(record: Record) -> dict[str, Any]:
     """Return the global batch size and, where MLPerf has the task, its hyper-parameters by MLPerf's keys."""
     task = record.experiment.plain()["task"]
-    module = registry.load(task["name"])
-    config = module.Config.model_validate(task)
+    config = registry.load(task["name"]).Config.model_validate(task)
     if not isinstance(config, TrainingConfig):
         return {}
     values = {"global_batch_size": config.global_batch(record.workers)}
@@ -71,15 +70,14 @@ def hyperparameters(record: Record) -> dict[str, Any]:
 
 def _header(record: Record) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Yield what stands before the run: key, value, metadata."""
-    plain = record.model_dump(mode="json")
-    experiment = plain["experiment"]
+    experiment = record.experiment.plain()
     mlperf = registry.mlperf(experiment["task"]["name"])
-    why_open = [f"{deviation['field']} differs" for deviation in plain["deviations"]]
+    why_open = [f"{deviation.field} differs" for deviation in record.deviations]
     why_open += [mlperf.OPEN] if mlperf and mlperf.OPEN else []
     why_open += [] if experiment["division"]["name"] == "closed" else ["mlbench's division is open"]
     yield "submission_benchmark", benchmark(experiment), {}
     yield "submission_org", "mlbench", {}
-    nodes = max(1, len(plain["nodes"]))
+    nodes = max(1, len(record.nodes))
     yield "submission_platform", f"{nodes} x {experiment['hardware']['name']}, {record.workers} workers", {}
     yield "submission_division", "open" if why_open else "closed", {"reasons": why_open} if why_open else {}
     yield "submission_status", STATUS, {}
@@ -102,8 +100,7 @@ def _samples(record: Record) -> tuple[int | None, int | None]:
     They are the rows of the data set where it is still the one that was trained on; else the samples of an
     epoch, and None.
     """
-    experiment = record.model_dump(mode="json")["experiment"]
-    folder = Path(experiment["data_root"]) / experiment["task"]["dataset"]
+    folder = Path(record.experiment.data_root) / record.experiment.task.dataset
     try:
         if arrow.manifest_hash(folder) == record.data_hash:
             rows = Counter[str]()

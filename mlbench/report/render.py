@@ -302,38 +302,26 @@ def _legend(alt: Any, chart: Chart) -> dict[str, Any]:
 
 
 def _values_of(trace: Trace) -> dict[str, Any]:
-    colour = _colour(trace)
+    colour, shape = COLOURS[trace.style % len(COLOURS)], SHAPES[trace.style % len(SHAPES)]
+    dash = DOTTED if trace.secondary else DASHES[trace.style % len(DASHES)]
+    if trace.kind == "bars" and trace.style >= len(COLOURS):
+        colour = _tint(colour)
+    if trace.kind == "reference_line":
+        colour, shape, dash = GREY, "stroke", [5, 4]
+    if trace.kind == "highlight":
+        colour, shape = GREY, "circle"
+    if trace.style == GREYED:
+        colour = GREY
     hollow = trace.secondary or trace.kind == "highlight"
     return {
         "stroke": colour,
         "fill": "transparent" if hollow else colour,
-        "shape": _shape(trace),
-        "strokeDash": _dash(trace),
+        "shape": CROSS if trace.excluded else shape,
+        "strokeDash": dash,
     }
-
-
-def _colour(trace: Trace) -> str:
-    if trace.kind in ("reference_line", "highlight") or trace.style == GREYED:
-        return GREY
-    colour = COLOURS[trace.style % len(COLOURS)]
-    return _tint(colour) if trace.kind == "bars" and trace.style >= len(COLOURS) else colour
 
 
 def _tint(colour: str) -> str:
     """Return a lighter colour, for the parts of a bar beyond the eighth."""
     parts = (int(colour[offset : offset + 2], 16) for offset in (1, 3, 5))
     return "#" + "".join(f"{(part + 2 * 255) // 3:02x}" for part in parts)
-
-
-def _shape(trace: Trace) -> str:
-    if trace.excluded:
-        return CROSS
-    if trace.kind in ("highlight", "reference_line"):
-        return "circle" if trace.kind == "highlight" else "stroke"
-    return SHAPES[trace.style % len(SHAPES)]
-
-
-def _dash(trace: Trace) -> list[int]:
-    if trace.kind == "reference_line":
-        return [5, 4]
-    return DOTTED if trace.secondary else DASHES[trace.style % len(DASHES)]

@@ -25,14 +25,12 @@ def write(
     study: StudyText,
     references: Sequence[Any] | None = None,
     grouped: Sequence[Group] | None = None,
-    parts: Sequence[page.PagePart] | None = None,
 ) -> list[Path]:
     """Write FILES into the folder, which is made; return their paths.
 
     - references: published results (analysis.published.PublishedNumber) beside ours; None takes those of
       the tasks measured.
     - grouped: `grouping.groups(records)` where the caller has them; their bootstraps take seconds.
-    - parts: what stands below the tasks; None takes what is predicted for other hardware.
 
     A study of both scales has the charts of its second one in files of their own, e.g. speedup-mini.png:
     mini and official never stand in one picture.
@@ -44,7 +42,7 @@ def write(
     if references is None:
         tasks = sorted({group.task for group in grouped})
         references = [result for task in tasks for result in published.load(task=task)]
-    parts = page.predicted(grouped) if parts is None else parts
+    parts = page.predicted(grouped)
     text = page.page(records, study=study, references=references, grouped=grouped, parts=parts)
     (folder / "report.html").write_text(text, encoding="utf-8")
     return [*paths, *(folder / name for name in FILES if not name.endswith(".png"))]
