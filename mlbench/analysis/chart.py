@@ -93,7 +93,7 @@ class Chart:
         name: str,
         title: str,
         *,
-        about: str,
+        about: str = "",
         x: Axis,
         y: Axis,
         traces: Sequence[Trace],

@@ -132,8 +132,7 @@ def groups(
 ) -> list[Group]:
     """Return the records by what may be compared at all; ours come before published ones.
 
-    `with_disturbed`: pool also runs beside which their machine did something else. `histories`: what studies
-    know of the points by key (`study.histories`).
+    `with_disturbed`, `histories`: as `points` takes them.
     """
     all_points = points(records, with_disturbed=with_disturbed, histories=histories)
     compared = {id(speedup.point): speedup for speedup in speedups(all_points)}

@@ -159,9 +159,7 @@ def _ranked(some: Sequence[LeaderboardEntry]) -> PagePart:
         times = [(point, point.time_to_accuracy) for point in sorted(own, key=lambda point: point.workers)]
         traces.append(over_workers(entity, times, shift=shifts[style], kind="marks", style=style))
     y = time_axis("time to accuracy", max((entry.point.median_s for entry in timed), default=0), (0, None))
-    chart = Chart.of(
-        "time", "Time to accuracy over workers", about="", x=worker_axis(counts), y=y, traces=traces
-    )
+    chart = Chart.of("time", "Time to accuracy over workers", x=worker_axis(counts), y=y, traces=traces)
     curve = chart if len(timed) > 1 else None  # one point is in the table
     return PagePart(some[0].section, some[0].point.task, Table(RANKED, rows), curve, _answer(timed))
 

@@ -73,4 +73,4 @@ def draw(grouped: Sequence[Group], folder: Path, names: Sequence[str] = NAMES) -
 def _nothing(name: str) -> Chart:
     """Return a picture that says that no run was measured."""
     notes = ["No run of this study has a record."]
-    return Chart.of(name, name.replace("_", " "), about="", x=Axis(""), y=Axis(""), traces=[], notes=notes)
+    return Chart.of(name, name.replace("_", " "), x=Axis(""), y=Axis(""), traces=[], notes=notes)

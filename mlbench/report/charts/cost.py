@@ -45,7 +45,6 @@ def cost(group: Group) -> Chart:
     return Chart.of(
         "cost",
         "Cost vs. time to accuracy",
-        about=group.about,
         x=time_axis("time to accuracy", longest, (0, ROOM * longest or None)),
         y=Axis("cost to the goal / USD", limits=(0, ROOM * dearest or None)),
         traces=traces,

@@ -37,7 +37,6 @@ def phases(group: Group) -> Chart:
     return Chart.of(
         "phases",
         "Time per epoch by phase",
-        about=group.about,
         x=Axis(
             "workers k",
             ticks=ticks,
@@ -108,7 +107,6 @@ def communication(group: Group) -> Chart:
     return Chart.of(
         "communication",
         "Communication as a share of the time in batches",
-        about=group.about,
         x=worker_axis(counts),
         y=Axis("share of the time in batches / %", limits=(0, 102)),
         traces=traces,

@@ -58,7 +58,6 @@ def speedup(group: Group) -> Chart:
     return Chart.of(
         "speedup",
         "Speed-up against one worker",
-        about=group.about,
         x=axis,
         y=Axis("speed-up S(k) = T(1) / T(k)", "log", _powers_of_two(traces)),
         traces=traces,
@@ -91,7 +90,6 @@ def time_to_accuracy(group: Group) -> Chart:
     return Chart.of(
         "time_to_accuracy",
         f"Time to {group.goal}" if group.goal else "Time to accuracy",
-        about=group.about,
         x=worker_axis(counts),
         y=time_axis("time to accuracy", top, (0, 1.08 * top)),
         traces=traces if finite else [],  # a scale for missed runs alone would be made up
