@@ -178,16 +178,9 @@ def _layer(
 
 def _rows(trace: Trace) -> list[dict[str, Any]]:
     """Return one row of plain JSON values a mark."""
-    columns: dict[str, Sequence[Any]] = {
-        "x": trace.x,
-        "y": trace.y,
-        "low": trace.low,
-        "high": trace.high,
-        "x_low": trace.x_low,
-        "x_high": trace.x_high,
-        "text": trace.texts,
-        "annotation": trace.annotations,
-    }
+    names = ("x", "y", "low", "high", "x_low", "x_high")
+    columns: dict[str, Sequence[Any]] = {name: getattr(trace, name) for name in names}
+    columns |= {"text": trace.texts, "annotation": trace.annotations}
     if trace.annotations:
         columns["below"] = [trace.style % 2 == 1] * len(trace.x)  # two curves do not overwrite each other
     if trace.kind == "bars":
