@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
@@ -166,9 +166,8 @@ def tables(group: Group) -> dict[str, list[dict[str, Any]]]:
     return {label: rows for label, rows in by_label.items() if rows}
 
 
-def disturbances(group: Group) -> list[str]:
-    """Return how many runs of each point something disturbed, and what; one sentence a point."""
-    sentences = []
+def disturbances(group: Group) -> Iterator[str]:
+    """Yield how many runs of each point something disturbed, and what; one sentence a point."""
     for curve in group.curves:
         for point in curve.points:
             runs = point.left_out or point.disturbed
@@ -176,23 +175,18 @@ def disturbances(group: Group) -> list[str]:
                 what = "left out" if point.left_out else "counted, though disturbed"
                 share = of(len(runs), point.n + len(point.left_out))
                 reasons = "; ".join(dict.fromkeys(runs.values()))
-                sentences.append(f"{curve.prefix}{workers(point)}: {share} {what}: {reasons}.")
-    return sentences
+                yield f"{curve.prefix}{workers(point)}: {share} {what}: {reasons}."
 
 
-def waiting(group: Group) -> list[str]:
-    """Return which rank kept the others waiting, one sentence a point, of the run where it did so most."""
-    sentences = []
+def waiting(group: Group) -> Iterator[str]:
+    """Yield which rank kept the others waiting, one sentence a point, of the run where it did so most."""
     for curve in group.curves:
         for point in curve.points:
             late = [rank for run in point.records if (rank := stragglers.of_run(run))]
             if late:
                 worst = max(late, key=lambda rank: rank.median_s)
-                sentences.append(
-                    f"{curve.prefix}{workers(point)}: in {of(len(late), point.n)} a rank kept the others "
-                    f"waiting; {stragglers.sentence(worst)}."
-                )
-    return sentences
+                share = f"in {of(len(late), point.n)} a rank kept the others waiting"
+                yield f"{curve.prefix}{workers(point)}: {share}; {stragglers.sentence(worst)}."
 
 
 def of(part: int, whole: int) -> str:

@@ -6,7 +6,7 @@ Curves differ in mark and dash as well as in colour, so that they can be told ap
 import json
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -203,9 +203,8 @@ def _finite(value: Any) -> Any:
 
 def _intervals(
     alt: Any, data: Any, rows: list[dict[str, Any]], channels: dict[str, Any], stroke: Any
-) -> list[Any]:
-    """Return error bars with caps for the axes that have intervals."""
-    layers = []
+) -> Iterator[Any]:
+    """Yield error bars with caps for the axes that have intervals."""
     for along, across, low, high in (("y", "x", "low", "high"), ("x", "y", "x_low", "x_high")):
         if not any(row.get(low) is not None or row.get(high) is not None for row in rows):
             continue
@@ -219,25 +218,22 @@ def _intervals(
         same = {name: channels[along][name] for name in ("scale", "axis", "title")}
         common = {across: channels[across], "stroke": stroke}
         bar = {along: channel("start:Q", **same), f"{along}2": "end:Q"}
-        layers.append(ends.mark_rule(strokeWidth=1.2).encode(**common, **bar))
+        yield ends.mark_rule(strokeWidth=1.2).encode(**common, **bar)
         for end, column in (("start", low), ("end", high)):
             closed = ends.transform_filter(f"isValid(datum['{column}'])")  # an open end has no cap
             cap = closed.mark_tick(orient="horizontal" if along == "y" else "vertical", size=7, thickness=1.2)
-            layers.append(cap.encode(**common, **{along: channel(f"{end}:Q", **same)}))
-    return layers
+            yield cap.encode(**common, **{along: channel(f"{end}:Q", **same)})
 
 
 def _annotations(
     alt: Any, rows: list[dict[str, Any]], channels: dict[str, Any], datasets: Datasets
-) -> list[Any]:
-    layers = []
+) -> Iterator[Any]:
     for below, dy in ((False, -9), (True, 13)):
         some = [row for row in rows if "annotation" in row and row["below"] == below]
         if some:
             text = alt.Chart(_named(alt, some, datasets))
             text = text.mark_text(align="left", dx=8, dy=dy, fontSize=11, color=GREY)
-            layers.append(text.encode(**channels, text="annotation:N"))
-    return layers
+            yield text.encode(**channels, text="annotation:N")
 
 
 def _position(alt: Any, axis: Axis, name: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Pages have permanent names: ENTITY-DATE-HARDWARE.html of a submission, the name 
 
 import math
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from datetime import date
 from itertools import groupby
 from pathlib import Path
@@ -177,8 +177,8 @@ def _answer(timed: Sequence[LeaderboardEntry]) -> str:
     return f"{text} Cheapest: {cheapest.entity}, {leaderboard.numbers(cheapest)} ({cheapest.tier})."
 
 
-def _hardware(entries: Sequence[LeaderboardEntry]) -> list[PagePart]:
-    """Return cost over time of every task, goal and version, all classes of hardware beside each other."""
+def _hardware(entries: Sequence[LeaderboardEntry]) -> Iterator[PagePart]:
+    """Yield cost over time of every task, goal and version, all classes of hardware beside each other."""
     goals: dict[str, list[tuple[frontier.FrontierPoint, LeaderboardEntry]]] = {}
     for entry in entries:
         time, bill = entry.point.time_to_accuracy, entry.usd
@@ -187,7 +187,6 @@ def _hardware(entries: Sequence[LeaderboardEntry]) -> list[PagePart]:
             machine = f"{entry.hardware} ({entry.entity})"
             offer = frontier.FrontierPoint(machine, entry.point.workers, time, bill)
             goals.setdefault(f"{title}; {version}", []).append((offer, entry))
-    sections = []
     for title, some in goals.items():
         some.sort(key=lambda pair: (pair[0].usd.value, pair[0].time.value))
         offers = [offer for offer, _ in some]
@@ -202,8 +201,7 @@ def _hardware(entries: Sequence[LeaderboardEntry]) -> list[PagePart]:
         named = "; ".join(
             f"{offer.machine}, {leaderboard.numbers(entry)}" for offer, entry in some if offer in best
         )
-        sections.append(PagePart(title, some[0][1].point.task, table, chart, f"On the frontier: {named}."))
-    return sections
+        yield PagePart(title, some[0][1].point.task, table, chart, f"On the frontier: {named}.")
 
 
 def _predicted(records: Sequence[Record], submissions: Sequence[Checked]) -> list[PagePart]:
@@ -213,16 +211,13 @@ def _predicted(records: Sequence[Record], submissions: Sequence[Checked]) -> lis
     return [*own, *(part for module in plugins.forecasts() for part in module.published(date.today()))]
 
 
-def _published() -> list[PagePart]:
-    """Return what others published of every task, as published_studies.yaml has it."""
-    sections = []
+def _published() -> Iterator[PagePart]:
+    """Yield what others published of every task, as published_studies.yaml has it."""
     for task in sorted({result.task for result in published.load() if result.task}):
         shown, _ = tables.references(published.load(task=task))
-        sections += [
-            PagePart(f"{task}: {reference.title}", task, reference.table, notes=[OTHERS, *reference.about])
-            for reference in shown
-        ]
-    return sections
+        for reference in shown:
+            notes = [OTHERS, *reference.about]
+            yield PagePart(f"{task}: {reference.title}", task, reference.table, notes=notes)
 
 
 def _table(group: Group) -> Table:

@@ -664,9 +664,11 @@ def test_a_run_on_an_odd_node_is_told_at_its_point_and_in_the_list_of_runs(recor
     some = [calibrated(seed, rate) for seed, rate in enumerate((200e9, 205e9, 198e9, 95e9))]
     (group,) = grouping.groups(some)
     reason = "its node computed 52 % slower than those of the other runs"
-    assert grouping.disturbances(group) == [f"2 workers: 1 of 4 runs left out: {reason}."]
+    (sentence,) = grouping.disturbances(group)
+    assert sentence == f"2 workers: 1 of 4 runs left out: {reason}."
     (counted,) = grouping.groups(some, with_disturbed=True)
-    assert grouping.disturbances(counted) == [f"2 workers: 1 of 4 runs counted, though disturbed: {reason}."]
+    (sentence,) = grouping.disturbances(counted)
+    assert sentence == f"2 workers: 1 of 4 runs counted, though disturbed: {reason}."
     (shown,) = (
         row.cells[-1].text
         for row in tables.runs(some, group.points[0].disturbed).rows

@@ -1,7 +1,7 @@
 """Speed-up over workers, and the times that it is made from."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from mlbench.analysis.chart import (
@@ -143,8 +143,8 @@ def _medians(
     )
 
 
-def _single_runs(curve: ScalingCurve, style: int, shifts: Sequence[float], *, top: float) -> list[Trace]:
-    """Return single runs beside their median."""
+def _single_runs(curve: ScalingCurve, style: int, shifts: Sequence[float], *, top: float) -> Iterator[Trace]:
+    """Yield single runs beside their median."""
     runs = [
         (
             point.workers * shifts[index % len(shifts)],
@@ -154,23 +154,19 @@ def _single_runs(curve: ScalingCurve, style: int, shifts: Sequence[float], *, to
         for point in curve.points
         for index, time in enumerate(point.times)
     ]
-    traces = []
     for name, missed in (("single runs", False), ("missed the goal", True)):
         some = [run for run in runs if math.isinf(run[1]) == missed]
-        traces.append(
-            Trace(
-                curve.named(name),
-                [x for x, _, _ in some],
-                [min(time, top) for _, time, _ in some],
-                "marks",
-                style,
-                secondary=not missed,
-                excluded=missed,
-                small=True,
-                texts=[f"{text}, missed the goal" if missed else text for _, _, text in some],
-            )
+        yield Trace(
+            curve.named(name),
+            [x for x, _, _ in some],
+            [min(time, top) for _, time, _ in some],
+            "marks",
+            style,
+            secondary=not missed,
+            excluded=missed,
+            small=True,
+            texts=[f"{text}, missed the goal" if missed else text for _, _, text in some],
         )
-    return traces
 
 
 def _powers_of_two(traces: Sequence[Trace]) -> tuple[tuple[float, str], ...]:
