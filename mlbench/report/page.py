@@ -93,7 +93,8 @@ def page(
 ) -> str:
     """Return the page as HTML; nothing in it is fetched from elsewhere, and every text is escaped.
 
-    parts: what stands below the tasks.
+    - references: published results (analysis.published.PublishedNumber) beside ours.
+    - parts: what stands below the tasks.
     """
     grouped = groups(records) if grouped is None else grouped
     sections = [_section(group, index, grouped, references) for index, group in enumerate(grouped)]
