@@ -125,10 +125,9 @@ def drawn(traces: Sequence[Trace], *names: str) -> list[float]:
 
 def ends(estimates: Sequence[MedianEstimate | Ratio], *, log: bool = False) -> dict[str, Any]:
     """Return the intervals of y as arguments of a Trace; an end that the axis cannot show is left out."""
-    intervals = {"low": [each.low for each in estimates], "high": [each.high for each in estimates]}
     return {
-        name: [value if drawable(value, log=log) else None for value in values]
-        for name, values in intervals.items()
+        "low": [each.low if drawable(each.low, log=log) else None for each in estimates],
+        "high": [each.high if drawable(each.high, log=log) else None for each in estimates],
     }
 
 

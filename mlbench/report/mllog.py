@@ -117,8 +117,8 @@ def _percent(task: dict[str, Any]) -> int:
     return 100 if task["metric_unit"] == "%" or task["metric"] == "bleu" else 1
 
 
-def _validated(task: dict[str, Any], event: dict[str, Any], *, since: float) -> list[str]:
-    """Return the lines of one validation and of the training before it."""
+def _validated(task: dict[str, Any], event: dict[str, Any], *, since: float) -> Iterator[str]:
+    """Yield the lines of one validation and of the training before it."""
     validation = event["value"]
     stop, epoch = validation["wall"], validation["epoch"]
     spent = max(
@@ -126,15 +126,13 @@ def _validated(task: dict[str, Any], event: dict[str, Any], *, since: float) -> 
     )
     begin = max(since, stop - spent)
     value = validation["metrics"].get(task["metric"])
-    lines = [
-        _line(since, "epoch_start", None, "INTERVAL_START", epoch_num=epoch),
-        _line(begin, "epoch_stop", None, "INTERVAL_END", epoch_num=epoch),
-        _line(begin, "eval_start", None, "INTERVAL_START", epoch_num=epoch),
-    ]
+    yield _line(since, "epoch_start", None, "INTERVAL_START", epoch_num=epoch)
+    yield _line(begin, "epoch_stop", None, "INTERVAL_END", epoch_num=epoch)
+    yield _line(begin, "eval_start", None, "INTERVAL_START", epoch_num=epoch)
     if value is not None:
         key = "eval_accuracy" if task["direction"] == "max" else "eval_error"
-        lines.append(_line(stop, key, value / _percent(task), epoch_num=epoch, metric=task["metric"]))
-    return [*lines, _line(stop, "eval_stop", None, "INTERVAL_END", epoch_num=epoch)]
+        yield _line(stop, key, value / _percent(task), epoch_num=epoch, metric=task["metric"])
+    yield _line(stop, "eval_stop", None, "INTERVAL_END", epoch_num=epoch)
 
 
 def _line(wall: float, key: str, value: Any, kind: str = "POINT_IN_TIME", **metadata: Any) -> str:

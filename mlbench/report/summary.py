@@ -203,16 +203,14 @@ def _against_others(
     for other, speedup in sorted(allowed, key=lambda pair: pair[1].point.median_s):
         if other is not curve:
             rivals.setdefault(other.label, speedup.point)
-    named, shown, doubtful = "", 0, 0
-    for index, (label, rival) in enumerate(rivals.items()):
-        certain = (id(rival), id(best.point)) in slower
-        if index < MOST_NAMED:
-            longer = ratio(rival.times, best.point.times)
-            what = f"takes {_times(longer, 'as long')}" if certain else "is not shown to be slower"
-            named += f"; {label} at its fastest {what}"
-        else:
-            shown, doubtful = shown + certain, doubtful + (not certain)
-    for many, what in ((shown, "slower"), (doubtful, "not shown to be slower")):
+    certain = {label: (id(rival), id(best.point)) in slower for label, rival in rivals.items()}
+    named = ""
+    for label in list(rivals)[:MOST_NAMED]:
+        longer = ratio(rivals[label].times, best.point.times)
+        what = f"takes {_times(longer, 'as long')}" if certain[label] else "is not shown to be slower"
+        named += f"; {label} at its fastest {what}"
+    others = list(certain.values())[MOST_NAMED:]
+    for many, what in ((others.count(True), "slower"), (others.count(False), "not shown to be slower")):
         if many:
             named += f"; {many} more {'is' if many == 1 else 'are'} {what}"
     return named
