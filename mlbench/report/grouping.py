@@ -33,11 +33,15 @@ class ScalingCurve:
         return [speedup.point for speedup in self.speedups]
 
     @property
+    def compared(self) -> list[Speedup]:
+        """Its points among which the page names the fastest and the cheapest."""
+        reached = [speedup for speedup in self.speedups if speedup.point.median_s < math.inf]
+        return [speedup for speedup in reached if speedup.point.exclusion_reason is None]
+
+    @property
     def fastest(self) -> float:
         """The least median time to the goal of its points that speed-ups may use, s; infinite without any."""
-        return min(
-            (point.median_s for point in self.points if point.exclusion_reason is None), default=math.inf
-        )
+        return min((speedup.point.median_s for speedup in self.compared), default=math.inf)
 
     @property
     def prefix(self) -> str:
@@ -82,8 +86,7 @@ class Group:
     @property
     def compared(self) -> list[Point]:
         """The points among which the page names the fastest and the cheapest."""
-        some = [point for curve in self.own for point in curve.points]
-        return [point for point in some if point.median_s < math.inf and point.exclusion_reason is None]
+        return [speedup.point for curve in self.own for speedup in curve.compared]
 
     @property
     def records(self) -> list[Record]:
