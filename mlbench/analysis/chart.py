@@ -1,13 +1,13 @@
 """What a chart shows, apart from how it is drawn; mlbench.report.render draws it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, TypeGuard
 
 from mlbench.analysis.bootstrap import Ratio
-from mlbench.analysis.points import MedianEstimate
+from mlbench.analysis.points import MedianEstimate, Point
 
 UNITS = ((86_400.0, "days"), (3_600.0, "h"), (60.0, "min"))  # s
 STEPS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000, 100_000)
@@ -93,7 +93,7 @@ class Chart:
         name: str,
         title: str,
         *,
-        about: str,
+        about: str = "",
         x: Axis,
         y: Axis,
         traces: Sequence[Trace],
@@ -112,22 +112,48 @@ class Chart:
         return all(trace.kind == "reference_line" for trace in self.traces)
 
 
-def drawable(value: float | None) -> TypeGuard[float]:
-    """Return whether a value can be drawn on an axis, also on a logarithmic one."""
-    return value is not None and math.isfinite(value) and value > 0
+def drawable(value: float | None, *, log: bool = True) -> TypeGuard[float]:
+    """Return whether a value can be drawn on an axis, for `log` also on a logarithmic one."""
+    return value is not None and math.isfinite(value) and (value > 0 or not log)
+
+
+def drawn(traces: Sequence[Trace], *names: str) -> list[float]:
+    """Return the values along an axis, e.g. of y, low and high, that can be drawn."""
+    values = (value for trace in traces for name in names for value in getattr(trace, name))
+    return [value for value in values if drawable(value)]
 
 
 def ends(estimates: Sequence[MedianEstimate | Ratio], *, log: bool = False) -> dict[str, Any]:
     """Return the intervals of y as arguments of a Trace; an end that the axis cannot show is left out."""
-
-    def shown(value: float | None) -> float | None:
-        finite = value is not None and math.isfinite(value)
-        return value if finite and (not log or drawable(value)) else None
-
     return {
-        "low": [shown(estimate.low) for estimate in estimates],
-        "high": [shown(estimate.high) for estimate in estimates],
+        "low": [each.low if drawable(each.low, log=log) else None for each in estimates],
+        "high": [each.high if drawable(each.high, log=log) else None for each in estimates],
     }
+
+
+def over_workers(
+    label: str,
+    measured: Iterable[tuple[Point, MedianEstimate | Ratio | None]],
+    text: Callable[[Point, Any], str] | None = None,
+    *,
+    shift: float,
+    log: bool = False,
+    **look: Any,
+) -> Trace:
+    """Return medians or ratios over workers with their intervals; what the axis cannot show is left out.
+
+    - text: what a mark says. look: style and more, as Trace takes them.
+    - shift: where the marks stand, as a factor of the number of workers (`side_by_side`).
+    """
+    some = [(point, each) for point, each in measured if each and drawable(each.value, log=log)]
+    return Trace(
+        label,
+        [point.workers * shift for point, _ in some],
+        [each.value or 0.0 for _, each in some],
+        texts=[text(point, each) for point, each in some] if text else (),
+        **ends([each for _, each in some], log=log),
+        **look,
+    )
 
 
 def worker_axis(counts: Sequence[int]) -> Axis:

@@ -10,7 +10,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import groupby
@@ -20,7 +20,7 @@ import numpy as np
 
 from mlbench.analysis import bootstrap, pooling
 from mlbench.analysis.bootstrap import LEVEL, Array, Ratio
-from mlbench.analysis.points import SOURCE, TIMED, Point, differences, points, required_fields
+from mlbench.analysis.points import SOURCE, TIMED, Point, differences, points, required_fields, to_goal
 from mlbench.config.compose import data_fields
 from mlbench.config.errors import UserError
 from mlbench.record import format, provenance
@@ -234,7 +234,7 @@ def _pair(a: Point, b: Point, limit: float | None, *, with_disturbed: bool) -> P
         a,
         b,
         differs,
-        _notes(a, b),
+        tuple(_notes(a, b)),
         measures,
         "time_to_accuracy" if a.goal is not None else "samples_per_s",
         verdict,
@@ -309,16 +309,9 @@ def _values(
     return [value for _, value in sides[0]], [value for _, value in sides[1]], paired
 
 
-def _reached(run: Record, value: float) -> float | None:
-    """Return a number of a run that was to reach a goal, infinite if it did not; None without a goal."""
-    if run.goal is None:
-        return None
-    return value if run.status == "goal_reached" else math.inf
-
-
 MEASURES: dict[str, Callable[[Record], float | None]] = {
-    "time_to_accuracy": lambda run: _reached(run, run.time_to_accuracy or math.inf),
-    "epochs": lambda run: _reached(run, run.epochs) or None,
+    "time_to_accuracy": lambda run: to_goal(run, run.time_to_accuracy) if run.goal else None,
+    "epochs": lambda run: to_goal(run, run.epochs) or None if run.goal else None,
     "samples_per_s": lambda run: run.samples_per_s or None if run.status in TIMED else None,
 }
 
@@ -491,11 +484,10 @@ def _needed(x: Array, y: Array, *, paired: bool) -> Array:
     return -np.minimum(np.log(lows), _mean_low(x, y, paired=paired))
 
 
-def _notes(a: Point, b: Point) -> tuple[str, ...]:
-    """Return what a reader must know to read the ratios."""
-    notes = []
+def _notes(a: Point, b: Point) -> Iterator[str]:
+    """Yield what a reader must know to read the ratios."""
     if a.source != b.source:
-        notes.append("A and B were measured by different suites, whose clocks include different things")
+        yield "A and B were measured by different suites, whose clocks include different things"
     kinds: dict[str, list[tuple[str, str]]] = {}  # caveats that differ in their numbers alone
     for side, point in (("A", a), ("B", b)):
         for caveat in point.caveats:
@@ -503,30 +495,28 @@ def _notes(a: Point, b: Point) -> tuple[str, ...]:
     for _, some in sorted(kinds.items()):
         sides, sentences = dict.fromkeys(side for side, _ in some), {caveat for _, caveat in some}
         more = f" (and {len(sentences) - 1} like it)" if len(sentences) > 1 else ""
-        notes.append(f"{' and '.join(sides)}: {some[0][1]}{more}")
+        yield f"{' and '.join(sides)}: {some[0][1]}{more}"
     for side, point in (("A", a), ("B", b)):
         if point.mixture:
-            notes.append(f"{side}: its runs mix {' and '.join(point.mixture)}")
+            yield f"{side}: its runs mix {' and '.join(point.mixture)}"
         if left_out := list(point.left_out.values()):
             more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
             of = f"{len(left_out)} of {point.n + len(left_out)} runs"
-            notes.append(f"{side}: {of} are left out as disturbed: {left_out[0]}{more}")
+            yield f"{side}: {of} are left out as disturbed: {left_out[0]}{more}"
         if point.missed:
             what = "missed the goal, counted as infinite" if point.goal else "did not complete, left out"
-            notes.append(f"{side}: {len(point.missed)} of {point.n} runs {what}")
-    return (*notes, *_environment(a, b))
+            yield f"{side}: {len(point.missed)} of {point.n} runs {what}"
+    yield from _environment(a, b)
 
 
-def _environment(a: Point, b: Point) -> list[str]:
-    """Return the environment variables in which the runs of A and of B differ, with their values."""
+def _environment(a: Point, b: Point) -> Iterator[str]:
+    """Yield the environment variables in which the runs of A and of B differ, with their values."""
     sides = [[provenance.settings(run.software) for run in point.records] for point in (a, b)]
-    notes = []
     for name in sorted({name for side in sides for run in side for name in run}):
         of_a, of_b = ({run.get(name, "unset") for run in side} for side in sides)
         if of_a != of_b:
             values = (" or ".join(sorted(side)) for side in (of_a, of_b))
-            notes.append("the environment variable {} is {} in A and {} in B".format(name, *values))
-    return notes
+            yield "the environment variable {} is {} in A and {} in B".format(name, *values)
 
 
 def strategy_labels(points: Sequence[Point], *, but: Collection[str] = ()) -> list[str]:

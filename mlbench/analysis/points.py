@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mlbench.analysis import pooling
@@ -99,12 +99,12 @@ class Point:
     usd_with_startup: MedianEstimate | None
     joules: MedianEstimate | None
     joules_per_sample: MedianEstimate | None
-    disturbed: dict[str, str] = field(default_factory=dict)
-    mixture: tuple[str, ...] = ()
-    usd_cluster: MedianEstimate | None = None
-    attempts: tuple[Record, ...] = ()
-    deleted: int = 0
-    unofficial: tuple[str, ...] = ()
+    disturbed: dict[str, str]
+    mixture: tuple[str, ...]
+    usd_cluster: MedianEstimate | None
+    attempts: tuple[Record, ...]
+    deleted: int
+    unofficial: tuple[str, ...]
 
     @property
     def n(self) -> int:
@@ -161,11 +161,7 @@ def points(
         history = (histories or {}).get(runs[0].key, History())
         if runs[0].goal is not None:
             runs += attempts.censored(attempts.by_seed(tries), [time_to_goal(run) for run in runs])
-        point = _quiet_point(runs, with_disturbed=with_disturbed)
-        unofficial = tuple(official.of_point(point.records, tries, history))
-        result.append(
-            replace(point, attempts=tuple(tries), deleted=len(history.deleted), unofficial=unofficial)
-        )
+        result.append(_point(runs, tries, history, with_disturbed=with_disturbed))
     return sorted(result, key=lambda point: (point.source, point.series, point.workers))
 
 
@@ -223,27 +219,21 @@ def differences(point: Point, other: Point) -> list[str]:
     return [name for name in names if a.get(name) != b.get(name)]
 
 
-def _quiet_point(runs: list[Record], *, with_disturbed: bool) -> Point:
-    """Return the point of the runs that nothing disturbed; of all where there is no other."""
+def _point(runs: list[Record], tries: list[Record], history: History, *, with_disturbed: bool) -> Point:
+    """Return the point of the runs that nothing disturbed; of all where asked, or where there is no other."""
     disturbed = pooling.disturbed(runs)
     quiet = [run for run in runs if run.run_id not in disturbed]
-    pooled = runs if with_disturbed or not any(run.status in TIMED for run in quiet) else quiet
-    point = _point(pooled)
-    if with_disturbed:
-        ignored = {sentence for run in pooled for sentence in run.disturbances}
-        point = replace(point, caveats=tuple(caveat for caveat in point.caveats if caveat not in ignored))
-    return replace(point, disturbed=disturbed, mixture=pooling.mixture(pooled))
-
-
-def _point(runs: list[Record]) -> Point:
+    if not with_disturbed and any(run.status in TIMED for run in quiet):
+        runs = quiet
+    ignored = {sentence for run in runs for sentence in run.disturbances if with_disturbed}
     experiment = runs[0].experiment
     ended = [run for run in runs if run.status in TIMED]
     timed = [run for run in ended if run.epochs > 0 and math.isfinite(_elapsed(run))]
-    has_goal = runs[0].goal is not None
-    epochs = [_reached(run, run.epochs) for run in runs] if has_goal else []
-    compute = [_reached(run, _compute(run)) for run in runs] if has_goal else []
+    aimed = runs if runs[0].goal is not None else []  # at a goal
+    epochs = [to_goal(run, run.epochs) for run in aimed]
+    compute = [to_goal(run, _compute(run)) for run in aimed]
     instrumented = all({*COMPUTE} <= {*run.phases} for run in runs if run.status == "goal_reached")
-    times = [time_to_goal(run) for run in runs] if has_goal else []
+    times = [time_to_goal(run) for run in aimed]
     return Point(
         key=runs[0].key,
         source=runs[0].source,
@@ -263,7 +253,7 @@ def _point(runs: list[Record]) -> Point:
         reached=sum(run.status == "goal_reached" for run in runs),
         missed=tuple(run.run_id for run in runs if run.status not in ("goal_reached", "completed")),
         oversubscribed=any(run.oversubscribed for run in runs),
-        caveats=tuple(sorted({caveat for run in runs for caveat in run.caveats})),
+        caveats=tuple(sorted({caveat for run in runs for caveat in run.caveats} - ignored)),
         threads=tuple(sorted({node.threads_per_worker or 0 for run in runs for node in run.nodes})),
         times=tuple(times),
         compute_times=tuple(compute) if instrumented else (),
@@ -278,12 +268,17 @@ def _point(runs: list[Record]) -> Point:
         exposed=estimate([s for run in runs if (s := run.exposed_communication_share) is not None]),
         overlapped=estimate([s for run in runs if (s := _overlapped(run)) is not None]),
         samples_per_s=estimate([run.samples_per_s for run in ended if run.samples_per_s]),
-        usd=_price(runs, "goal_usd") if has_goal else None,
-        usd_spot=_price(runs, "goal_usd_spot") if has_goal else None,
-        usd_with_startup=_with_startup(runs) if has_goal else None,
-        joules=_joules(runs) if has_goal else None,
+        usd=_median_to_goal(aimed, lambda run: run.cost and run.cost.goal_usd),
+        usd_spot=_median_to_goal(aimed, lambda run: run.cost and run.cost.goal_usd_spot),
+        usd_with_startup=_median_to_goal(aimed, _usd_with_startup),
+        joules=_median_to_goal(aimed, lambda run: run.energy and run.energy.goal_joules),
         joules_per_sample=estimate([j for run in runs if run.energy and (j := run.energy.joules_per_sample)]),
         usd_cluster=estimate([run.cost.whole.usd for run in runs if run.cost and run.cost.whole]),
+        disturbed=disturbed,
+        mixture=pooling.mixture(runs),
+        attempts=tuple(tries),
+        deleted=len(history.deleted),
+        unofficial=tuple(official.of_point(runs, tries, history)),
     )
 
 
@@ -298,10 +293,10 @@ def _common(runs: list[Record]) -> tuple[tuple[str, str], ...]:
 
 def time_to_goal(run: Record) -> float:
     """Return the run's time to accuracy, infinite if it missed its goal, s."""
-    return _reached(run, run.time_to_accuracy)
+    return to_goal(run, run.time_to_accuracy)
 
 
-def _reached(run: Record, value: float | None) -> float:
+def to_goal(run: Record, value: float | None) -> float:
     """Return the run's value, infinite if it missed its goal."""
     return value if run.status == "goal_reached" and value is not None else math.inf
 
@@ -336,33 +331,17 @@ def _overlapped(run: Record) -> float | None:
     return run.overlapped_communication.mean / total if run.overlapped_communication and total else None
 
 
-def _price(runs: list[Record], name: str) -> MedianEstimate | None:
-    """Return the price of the goal; None where the hardware of a run that reached it has no such price."""
-    return _to_goal(runs, [getattr(run.cost, name) if run.cost else None for run in runs])
+def _usd_with_startup(run: Record) -> float | None:
+    """Return the price from the command to the goal; None without one or where the start was not timed."""
+    usd = run.cost and run.cost.goal_usd
+    if usd is None or not run.time_to_accuracy or run.startup_time is None:
+        return None
+    return usd * (1 + run.startup_time / run.time_to_accuracy)
 
 
-def _joules(runs: list[Record]) -> MedianEstimate | None:
-    """Return the energy to the goal; None unless it was read in every run that reached it."""
-    return _to_goal(runs, [run.energy.goal_joules if run.energy else None for run in runs])
-
-
-def _to_goal(runs: list[Record], values: Sequence[float | None]) -> MedianEstimate | None:
+def _median_to_goal(runs: list[Record], value: Callable[[Record], float | None]) -> MedianEstimate | None:
     """Return the median of what the goal took; None unless it is known of every run that reached it."""
-    reached = [value for run, value in zip(runs, values, strict=True) if run.status == "goal_reached"]
+    reached = [value(run) for run in runs if run.status == "goal_reached"]
     if not reached or None in reached:
         return None
-    return estimate([_reached(run, value) for run, value in zip(runs, values, strict=True)])
-
-
-def _with_startup(runs: list[Record]) -> MedianEstimate | None:
-    """Return the price from the command to the goal; None without a price or where a start was not timed."""
-    if _price(runs, "goal_usd") is None:
-        return None
-    bills = []
-    for run in runs:
-        price = _price([run], "goal_usd")
-        if run.time_to_accuracy and price and run.startup_time is None:
-            return None
-        share = (run.startup_time or 0.0) / run.time_to_accuracy if run.time_to_accuracy else 0.0
-        bills.append(price.value * (1 + share) if price else math.inf)
-    return estimate(bills)
+    return estimate([to_goal(run, value(run)) for run in runs])

@@ -6,21 +6,22 @@ result archives that MLBench published in 2020 and 2021 (tools/convert_published
 """
 
 import csv
-import dataclasses
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import yaml
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 FOLDER = Path(str(files("mlbench.analysis")))
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class PublishedNumber:
     """One published number; a field is None where the source does not say."""
 
@@ -32,20 +33,20 @@ class PublishedNumber:
     unit: str  # "1" for a count or a ratio
     source: str
     caveat: str
-    chart: bool  # read off a chart, so good to 3 % at best
-    task: str | None
-    label: str | None  # what tells the row from others of its study
-    goal: str | None
-    workers: int | None  # training processes, one accelerator each where there are accelerators
-    backend: str | None
-    device: str | None
-    dtype: str | None
-    elements: int | None
-    epoch: float | None
-    hardware: str | None
-    software: str | None
-    date: str | None
-    n: int | None  # runs behind the number
+    chart: bool = False  # read off a chart, so good to 3 % at best
+    task: str | None = None
+    label: str | None = None  # what tells the row from others of its study
+    goal: str | None = None
+    workers: int | None = None  # training processes, one accelerator each where there are accelerators
+    backend: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    elements: int | None = None
+    epoch: float | None = None
+    hardware: str | None = None
+    software: str | None = None
+    date: str | None = None
+    n: int | None = None  # runs behind the number
 
 
 @dataclass(frozen=True)
@@ -123,31 +124,12 @@ def _all() -> tuple[PublishedNumber, ...]:
 
 
 def _references(study: str, common: dict[str, Any], row: dict[str, str]) -> list[PublishedNumber]:
-    """Return one Reference for each value of a row; an empty cell is no value."""
-    about = {name: None for name in _TYPES} | {"study": study, "chart": False}
-    about |= {name: value for name, value in common.items() if value is not None}
-    values = {}
-    for column, cell in row.items():
-        if not cell:
-            continue
-        name, bracket, unit = column.partition(" [")
-        if bracket:
-            values[name] = (float(cell), unit.rstrip("]"))
-        else:
-            about[name] = _TYPES[name](cell)
+    """Return one number for each value of a row, whose cells pydantic reads; an empty cell is no value."""
+    cells = [(*column.partition(" ["), cell) for column, cell in row.items() if cell]
+    about: dict[str, Any] = {"study": study, **common}
+    about |= {name: cell for name, bracket, _, cell in cells if not bracket}
     return [
-        PublishedNumber(**about | {"metric": name, "value": value, "unit": unit})  # pyright: ignore[reportArgumentType]
-        for name, (value, unit) in values.items()
+        PublishedNumber(**about, metric=name, value=float(cell), unit=unit.rstrip("]"))
+        for name, bracket, unit, cell in cells
+        if bracket
     ]
-
-
-def _cell_types() -> dict[str, Any]:
-    """Return how the cell of each column is read, from the fields of Reference."""
-    types = {}
-    for field in dataclasses.fields(PublishedNumber):
-        kind = next(iter(get_args(field.type)), field.type)
-        types[field.name] = (lambda cell: cell == "yes") if kind is bool else kind
-    return types
-
-
-_TYPES = _cell_types()

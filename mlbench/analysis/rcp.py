@@ -70,10 +70,9 @@ def implausible(
     - epochs: of the runs that reached the goal.
     - hyperparameters: with global_batch_size. A reference with others says nothing about these runs.
     """
-    values = dict(hyperparameters)
-    batch = values.pop("global_batch_size", None)
     for name, reference in references.items():
-        if not epochs or reference["BS"] != batch or reference["Hyperparams"] != values:
+        values = reference["Hyperparams"] | {"global_batch_size": reference["BS"]}
+        if not epochs or values != hyperparameters:
             continue
         mean = olympic_mean(epochs) or fmean(epochs)
         least = fewest_epochs(reference[EPOCHS], runs=len(epochs))

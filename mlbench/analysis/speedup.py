@@ -89,9 +89,8 @@ class _Nearest:
         names = sorted({name for series in fields for name in series})
         names = [name for name in names if len({series.get(name) for series in fields}) > 1]
         self._points = some
-        self._codes: dict[str, dict[str | None, int]] = {
-            name: {} for name in names
-        }  # of values; None: absent
+        # Of the values of each field; None: absent.
+        self._codes: dict[str, dict[str | None, int]] = {name: {} for name in names}
         self._columns = {
             name: np.array([codes.setdefault(series.get(name), len(codes)) for series in fields])
             for name, codes in self._codes.items()
@@ -118,9 +117,8 @@ def _compare(point: Point, curve: Sequence[Point], nearest: _Nearest | None) -> 
             ratio(base.times, point.times, resamples=1).value if base and base.times and point.times else None
         )
         return Speedup(point, base, why, excluded_ratio=excluded_ratio)
-    unity = Ratio(
-        1.0, 1.0, 1.0
-    )  # by definition; what is uncertain about the base is in the others' intervals
+    # By definition; what is uncertain about the base is in the others' intervals.
+    unity = Ratio(1.0, 1.0, 1.0)
     total = unity if point is base else ratio(base.times, point.times)
     compute = None
     if base.compute_times and point.compute_times:

@@ -34,10 +34,7 @@ def optimum(curve: Sequence[Point], among: Sequence[Point] = ()) -> Optimum | No
     if len(candidates) < 2:
         return None
     best = min(candidates, key=lambda point: (_product(point), point.workers))
-    page = [
-        *among,
-        *(candidate for candidate in candidates if all(candidate is not point for point in among)),
-    ]
+    page = list({id(point): point for point in (*among, *candidates)}.values())
     worse = slower_of_all([[math.sqrt(point.nodes) * time for time in point.times] for point in page])
     places = {id(point): i for i, point in enumerate(page)}
     dominated = [p for p in candidates if (places[id(p)], places[id(best)]) in worse and not _apart(p, best)]

@@ -44,7 +44,8 @@ def metrics(grouped: Sequence[Group]) -> Iterator[tuple[str, float, int]]:
                 values |= {"runs": row["runs"], "runs_that_reached_the_goal": row["reached"]}
                 for name, value in values.items():
                     if value is not None and math.isfinite(value):
-                        yield _metric_name(f"{prefix}{name}"), value, row["workers"]
+                        # MLflow takes letters, digits, and _ - . / : space.
+                        yield re.sub(r"[^A-Za-z0-9_\-./: ]", "_", f"{prefix}{name}"), value, row["workers"]
 
 
 def _places(grouped: Sequence[Group]) -> list[tuple[str, ...]]:
@@ -118,8 +119,3 @@ def _row(group: Group, curve: ScalingCurve, speedup: Speedup) -> Row:
     for phase in (*PHASES, *OUTSIDE):
         row[f"{phase}_s_per_epoch"] = {**point.phases, **point.outside}.get(phase)
     return row
-
-
-def _metric_name(name: str) -> str:
-    """Return a name that MLflow takes: letters, digits, and _ - . / : space."""
-    return re.sub(r"[^A-Za-z0-9_\-./: ]", "_", name)

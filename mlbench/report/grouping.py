@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
@@ -33,11 +33,15 @@ class ScalingCurve:
         return [speedup.point for speedup in self.speedups]
 
     @property
+    def compared(self) -> list[Speedup]:
+        """Its points among which the page names the fastest and the cheapest."""
+        reached = [speedup for speedup in self.speedups if speedup.point.median_s < math.inf]
+        return [speedup for speedup in reached if speedup.point.exclusion_reason is None]
+
+    @property
     def fastest(self) -> float:
         """The least median time to the goal of its points that speed-ups may use, s; infinite without any."""
-        return min(
-            (point.median_s for point in self.points if point.exclusion_reason is None), default=math.inf
-        )
+        return min((speedup.point.median_s for speedup in self.compared), default=math.inf)
 
     @property
     def prefix(self) -> str:
@@ -82,8 +86,7 @@ class Group:
     @property
     def compared(self) -> list[Point]:
         """The points among which the page names the fastest and the cheapest."""
-        some = [point for curve in self.own for point in curve.points]
-        return [point for point in some if point.median_s < math.inf and point.exclusion_reason is None]
+        return [speedup.point for curve in self.own for speedup in curve.compared]
 
     @property
     def records(self) -> list[Record]:
@@ -132,8 +135,7 @@ def groups(
 ) -> list[Group]:
     """Return the records by what may be compared at all; ours come before published ones.
 
-    `with_disturbed`: pool also runs beside which their machine did something else. `histories`: what studies
-    know of the points by key (`study.histories`).
+    `with_disturbed`, `histories`: as `points` takes them.
     """
     all_points = points(records, with_disturbed=with_disturbed, histories=histories)
     compared = {id(speedup.point): speedup for speedup in speedups(all_points)}
@@ -167,9 +169,8 @@ def tables(group: Group) -> dict[str, list[dict[str, Any]]]:
     return {label: rows for label, rows in by_label.items() if rows}
 
 
-def disturbances(group: Group) -> list[str]:
-    """Return how many runs of each point something disturbed, and what; one sentence a point."""
-    sentences = []
+def disturbances(group: Group) -> Iterator[str]:
+    """Yield how many runs of each point something disturbed, and what; one sentence a point."""
     for curve in group.curves:
         for point in curve.points:
             runs = point.left_out or point.disturbed
@@ -177,23 +178,18 @@ def disturbances(group: Group) -> list[str]:
                 what = "left out" if point.left_out else "counted, though disturbed"
                 share = of(len(runs), point.n + len(point.left_out))
                 reasons = "; ".join(dict.fromkeys(runs.values()))
-                sentences.append(f"{curve.prefix}{workers(point)}: {share} {what}: {reasons}.")
-    return sentences
+                yield f"{curve.prefix}{workers(point)}: {share} {what}: {reasons}."
 
 
-def waiting(group: Group) -> list[str]:
-    """Return which rank kept the others waiting, one sentence a point, of the run where it did so most."""
-    sentences = []
+def waiting(group: Group) -> Iterator[str]:
+    """Yield which rank kept the others waiting, one sentence a point, of the run where it did so most."""
     for curve in group.curves:
         for point in curve.points:
             late = [rank for run in point.records if (rank := stragglers.of_run(run))]
             if late:
                 worst = max(late, key=lambda rank: rank.median_s)
-                sentences.append(
-                    f"{curve.prefix}{workers(point)}: in {of(len(late), point.n)} a rank kept the others "
-                    f"waiting; {stragglers.sentence(worst)}."
-                )
-    return sentences
+                share = f"in {of(len(late), point.n)} a rank kept the others waiting"
+                yield f"{curve.prefix}{workers(point)}: {share}; {stragglers.sentence(worst)}."
 
 
 def of(part: int, whole: int) -> str:

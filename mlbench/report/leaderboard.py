@@ -12,7 +12,7 @@ from typing import Any
 from mlbench.analysis.points import MedianEstimate, Point, differences
 from mlbench.config.errors import comparable
 from mlbench.record import official
-from mlbench.record.format import counted, duration, quantity, usd
+from mlbench.record.format import counted, duration, usd
 from mlbench.record.record import Record
 from mlbench.report.grouping import ScalingCurve, groups
 from mlbench.tracking.submission import Checked
@@ -227,10 +227,9 @@ def _time(entry: LeaderboardEntry) -> str:
     time = entry.point.time_to_accuracy
     if time is None or not math.isfinite(time.value):
         return "goal not reached" if entry.point.goal else "no goal"
-    ends = (time.low, time.high)
-    if None in ends or not all(math.isfinite(end) for end in ends if end is not None):
+    if time.low is None or time.high is None or not math.isfinite(time.high):
         return duration(time.value)
-    return f"{duration(time.value)} ({quantity(ends[0] or 0.0, 's')} to {quantity(ends[1] or 0.0, 's')})"
+    return f"{duration(time.value)} ({duration(time.low)} to {duration(time.high)})"
 
 
 def _code(text: str) -> str:

@@ -55,8 +55,7 @@ def text(record: Record, log: list[dict[str, Any]]) -> str:
 def hyperparameters(record: Record) -> dict[str, Any]:
     """Return the global batch size and, where MLPerf has the task, its hyper-parameters by MLPerf's keys."""
     task = record.experiment.plain()["task"]
-    module = registry.load(task["name"])
-    config = module.Config.model_validate(task)
+    config = registry.load(task["name"]).Config.model_validate(task)
     if not isinstance(config, TrainingConfig):
         return {}
     values = {"global_batch_size": config.global_batch(record.workers)}
@@ -71,15 +70,14 @@ def hyperparameters(record: Record) -> dict[str, Any]:
 
 def _header(record: Record) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Yield what stands before the run: key, value, metadata."""
-    plain = record.model_dump(mode="json")
-    experiment = plain["experiment"]
+    experiment = record.experiment.plain()
     mlperf = registry.mlperf(experiment["task"]["name"])
-    why_open = [f"{deviation['field']} differs" for deviation in plain["deviations"]]
+    why_open = [f"{deviation.field} differs" for deviation in record.deviations]
     why_open += [mlperf.OPEN] if mlperf and mlperf.OPEN else []
     why_open += [] if experiment["division"]["name"] == "closed" else ["mlbench's division is open"]
     yield "submission_benchmark", benchmark(experiment), {}
     yield "submission_org", "mlbench", {}
-    nodes = max(1, len(plain["nodes"]))
+    nodes = max(1, len(record.nodes))
     yield "submission_platform", f"{nodes} x {experiment['hardware']['name']}, {record.workers} workers", {}
     yield "submission_division", "open" if why_open else "closed", {"reasons": why_open} if why_open else {}
     yield "submission_status", STATUS, {}
@@ -102,8 +100,7 @@ def _samples(record: Record) -> tuple[int | None, int | None]:
     They are the rows of the data set where it is still the one that was trained on; else the samples of an
     epoch, and None.
     """
-    experiment = record.model_dump(mode="json")["experiment"]
-    folder = Path(experiment["data_root"]) / experiment["task"]["dataset"]
+    folder = Path(record.experiment.data_root) / record.experiment.task.dataset
     try:
         if arrow.manifest_hash(folder) == record.data_hash:
             rows = Counter[str]()
@@ -120,8 +117,8 @@ def _percent(task: dict[str, Any]) -> int:
     return 100 if task["metric_unit"] == "%" or task["metric"] == "bleu" else 1
 
 
-def _validated(task: dict[str, Any], event: dict[str, Any], *, since: float) -> list[str]:
-    """Return the lines of one validation and of the training before it."""
+def _validated(task: dict[str, Any], event: dict[str, Any], *, since: float) -> Iterator[str]:
+    """Yield the lines of one validation and of the training before it."""
     validation = event["value"]
     stop, epoch = validation["wall"], validation["epoch"]
     spent = max(
@@ -129,15 +126,13 @@ def _validated(task: dict[str, Any], event: dict[str, Any], *, since: float) -> 
     )
     begin = max(since, stop - spent)
     value = validation["metrics"].get(task["metric"])
-    lines = [
-        _line(since, "epoch_start", None, "INTERVAL_START", epoch_num=epoch),
-        _line(begin, "epoch_stop", None, "INTERVAL_END", epoch_num=epoch),
-        _line(begin, "eval_start", None, "INTERVAL_START", epoch_num=epoch),
-    ]
+    yield _line(since, "epoch_start", None, "INTERVAL_START", epoch_num=epoch)
+    yield _line(begin, "epoch_stop", None, "INTERVAL_END", epoch_num=epoch)
+    yield _line(begin, "eval_start", None, "INTERVAL_START", epoch_num=epoch)
     if value is not None:
         key = "eval_accuracy" if task["direction"] == "max" else "eval_error"
-        lines.append(_line(stop, key, value / _percent(task), epoch_num=epoch, metric=task["metric"]))
-    return [*lines, _line(stop, "eval_stop", None, "INTERVAL_END", epoch_num=epoch)]
+        yield _line(stop, key, value / _percent(task), epoch_num=epoch, metric=task["metric"])
+    yield _line(stop, "eval_stop", None, "INTERVAL_END", epoch_num=epoch)
 
 
 def _line(wall: float, key: str, value: Any, kind: str = "POINT_IN_TIME", **metadata: Any) -> str:

@@ -93,14 +93,14 @@ def page(
 ) -> str:
     """Return the page as HTML; nothing in it is fetched from elsewhere, and every text is escaped.
 
-    parts: what stands below the tasks.
+    - references: published results (analysis.published.PublishedNumber) beside ours.
+    - parts: what stands below the tasks.
     """
     grouped = groups(records) if grouped is None else grouped
     sections = [_section(group, index, grouped, references) for index, group in enumerate(grouped)]
     points = [point for group in grouped for point in group.points]
     disturbed = {run: why for point in points for run, why in point.disturbed.items()}
-    figures = [figure for section in sections for figure in section["figures"]]
-    drawn = {figure.id: figure.specification for figure in figures}
+    drawn = {figure.id: figure.specification for section in sections for figure in section["figures"]}
     return rendered(
         "page.html",
         study=study,
@@ -170,8 +170,7 @@ def _section(
     )
     first = next((other for other in all_groups if other.task == group.task and not other.other_data), None)
     notes = {f"Note: {speedup.note}." for curve in group.curves for speedup in curve.speedups if speedup.note}
-    points = [speedup.point for curve in group.curves for speedup in curve.speedups]
-    notes |= {f"Implausible: {warning}." for point in points if (warning := rcp.warning(point.records))}
+    notes |= {f"Implausible: {warning}." for point in group.points if (warning := rcp.warning(point.records))}
     drawn = charts(group)
     own = registry.report(group.task)  # a task that draws its own table needs none of the others
     empty = [f"{chart.title}: {' '.join(chart.notes)}" for chart in drawn if chart.empty and not own]

@@ -45,11 +45,10 @@ def write(
         if submission.about:
             tier = leaderboard.tier(submission, entries)
             texts[f"badges/{submission.entity}-{submission.name}.svg"] = badge("mlbench", tier, COLOURS[tier])
-    paths = [folder / name for name in texts]
-    for path in paths:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(texts[path.relative_to(folder).as_posix()], encoding="utf-8")
-    return [*paths, _table(runs, entries, folder / "runs.parquet")]
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return [*(folder / name for name in texts), _table(runs, entries, folder / "runs.parquet")]
 
 
 def badge(label: str, text: str, colour: str) -> str:

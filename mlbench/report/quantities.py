@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from mlbench.analysis.bootstrap import Ratio
 from mlbench.analysis.points import MedianEstimate
@@ -27,14 +28,10 @@ class Quantity:
     metric: bool = True
 
 
-def _share(phase: str) -> Callable[[Speedup], float | None]:
+def _share(phase: str, speedup: Speedup) -> float | None:
     """Return a phase as a share of the time in batches, the mean over ranks and runs; None for one worker."""
-
-    def share(speedup: Speedup) -> float | None:
-        whole, seconds = math.fsum(speedup.point.phases.values()), speedup.point.phases.get(phase)
-        return seconds / whole if whole and seconds is not None and speedup.point.workers > 1 else None
-
-    return share
+    whole, seconds = math.fsum(speedup.point.phases.values()), speedup.point.phases.get(phase)
+    return seconds / whole if whole and seconds is not None and speedup.point.workers > 1 else None
 
 
 QUANTITIES = (
@@ -51,8 +48,8 @@ QUANTITIES = (
     Quantity("price_index", "price index", lambda speedup: speedup.price_index, "ratio"),
     Quantity("exposed_communication", "exposed communication",
              lambda speedup: speedup.point.exposed, "share"),
-    Quantity("", "of it wait for the slowest", _share("wait"), "share"),
-    Quantity("", "of it transfer", _share("transfer"), "share"),
+    Quantity("", "of it wait for the slowest", partial(_share, "wait"), "share"),
+    Quantity("", "of it transfer", partial(_share, "transfer"), "share"),
     Quantity("overlapped_communication", "overlapped communication",
              lambda speedup: speedup.point.overlapped, "share"),
     Quantity("samples_per_s", "samples / s", lambda speedup: speedup.point.samples_per_s, ""),

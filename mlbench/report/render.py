@@ -6,7 +6,7 @@ Curves differ in mark and dash as well as in colour, so that they can be told ap
 import json
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -178,16 +178,9 @@ def _layer(
 
 def _rows(trace: Trace) -> list[dict[str, Any]]:
     """Return one row of plain JSON values a mark."""
-    columns: dict[str, Sequence[Any]] = {
-        "x": trace.x,
-        "y": trace.y,
-        "low": trace.low,
-        "high": trace.high,
-        "x_low": trace.x_low,
-        "x_high": trace.x_high,
-        "text": trace.texts,
-        "annotation": trace.annotations,
-    }
+    names = ("x", "y", "low", "high", "x_low", "x_high")
+    columns: dict[str, Sequence[Any]] = {name: getattr(trace, name) for name in names}
+    columns |= {"text": trace.texts, "annotation": trace.annotations}
     if trace.annotations:
         columns["below"] = [trace.style % 2 == 1] * len(trace.x)  # two curves do not overwrite each other
     if trace.kind == "bars":
@@ -210,9 +203,8 @@ def _finite(value: Any) -> Any:
 
 def _intervals(
     alt: Any, data: Any, rows: list[dict[str, Any]], channels: dict[str, Any], stroke: Any
-) -> list[Any]:
-    """Return error bars with caps for the axes that have intervals."""
-    layers = []
+) -> Iterator[Any]:
+    """Yield error bars with caps for the axes that have intervals."""
     for along, across, low, high in (("y", "x", "low", "high"), ("x", "y", "x_low", "x_high")):
         if not any(row.get(low) is not None or row.get(high) is not None for row in rows):
             continue
@@ -226,25 +218,22 @@ def _intervals(
         same = {name: channels[along][name] for name in ("scale", "axis", "title")}
         common = {across: channels[across], "stroke": stroke}
         bar = {along: channel("start:Q", **same), f"{along}2": "end:Q"}
-        layers.append(ends.mark_rule(strokeWidth=1.2).encode(**common, **bar))
+        yield ends.mark_rule(strokeWidth=1.2).encode(**common, **bar)
         for end, column in (("start", low), ("end", high)):
             closed = ends.transform_filter(f"isValid(datum['{column}'])")  # an open end has no cap
             cap = closed.mark_tick(orient="horizontal" if along == "y" else "vertical", size=7, thickness=1.2)
-            layers.append(cap.encode(**common, **{along: channel(f"{end}:Q", **same)}))
-    return layers
+            yield cap.encode(**common, **{along: channel(f"{end}:Q", **same)})
 
 
 def _annotations(
     alt: Any, rows: list[dict[str, Any]], channels: dict[str, Any], datasets: Datasets
-) -> list[Any]:
-    layers = []
+) -> Iterator[Any]:
     for below, dy in ((False, -9), (True, 13)):
         some = [row for row in rows if "annotation" in row and row["below"] == below]
         if some:
             text = alt.Chart(_named(alt, some, datasets))
             text = text.mark_text(align="left", dx=8, dy=dy, fontSize=11, color=GREY)
-            layers.append(text.encode(**channels, text="annotation:N"))
-    return layers
+            yield text.encode(**channels, text="annotation:N")
 
 
 def _position(alt: Any, axis: Axis, name: str) -> dict[str, Any]:
@@ -302,38 +291,26 @@ def _legend(alt: Any, chart: Chart) -> dict[str, Any]:
 
 
 def _values_of(trace: Trace) -> dict[str, Any]:
-    colour = _colour(trace)
+    colour, shape = COLOURS[trace.style % len(COLOURS)], SHAPES[trace.style % len(SHAPES)]
+    dash = DOTTED if trace.secondary else DASHES[trace.style % len(DASHES)]
+    if trace.kind == "bars" and trace.style >= len(COLOURS):
+        colour = _tint(colour)
+    if trace.kind == "reference_line":
+        colour, shape, dash = GREY, "stroke", [5, 4]
+    if trace.kind == "highlight":
+        colour, shape = GREY, "circle"
+    if trace.style == GREYED:
+        colour = GREY
     hollow = trace.secondary or trace.kind == "highlight"
     return {
         "stroke": colour,
         "fill": "transparent" if hollow else colour,
-        "shape": _shape(trace),
-        "strokeDash": _dash(trace),
+        "shape": CROSS if trace.excluded else shape,
+        "strokeDash": dash,
     }
-
-
-def _colour(trace: Trace) -> str:
-    if trace.kind in ("reference_line", "highlight") or trace.style == GREYED:
-        return GREY
-    colour = COLOURS[trace.style % len(COLOURS)]
-    return _tint(colour) if trace.kind == "bars" and trace.style >= len(COLOURS) else colour
 
 
 def _tint(colour: str) -> str:
     """Return a lighter colour, for the parts of a bar beyond the eighth."""
     parts = (int(colour[offset : offset + 2], 16) for offset in (1, 3, 5))
     return "#" + "".join(f"{(part + 2 * 255) // 3:02x}" for part in parts)
-
-
-def _shape(trace: Trace) -> str:
-    if trace.excluded:
-        return CROSS
-    if trace.kind in ("highlight", "reference_line"):
-        return "circle" if trace.kind == "highlight" else "stroke"
-    return SHAPES[trace.style % len(SHAPES)]
-
-
-def _dash(trace: Trace) -> list[int]:
-    if trace.kind == "reference_line":
-        return [5, 4]
-    return DOTTED if trace.secondary else DASHES[trace.style % len(DASHES)]

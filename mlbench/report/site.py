@@ -6,14 +6,14 @@ Pages have permanent names: ENTITY-DATE-HARDWARE.html of a submission, the name 
 
 import math
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from datetime import date
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from mlbench.analysis import published
-from mlbench.analysis.chart import Chart, Trace, drawable, ends, side_by_side, time_axis, worker_axis
+from mlbench.analysis.chart import Chart, drawable, over_workers, side_by_side, time_axis, worker_axis
 from mlbench.analysis.points import Point
 from mlbench.config import plugins
 from mlbench.record.format import counted, usd
@@ -150,24 +150,16 @@ def _ranked(some: Sequence[LeaderboardEntry]) -> PagePart:
         filters = {"task": point.task, "workers": str(point.workers), "hardware": point.hardware}
         rows.append(Row(cells, entry.rank is None, filters))
     timed = [entry for entry in some if entry.rank is not None]
+    counts = [entry.point.workers for entry in timed]
     entities = list(dict.fromkeys(entry.entity for entry in timed))
-    shifts = side_by_side([entry.point.workers for entry in timed], len(entities))
+    shifts = side_by_side(counts, len(entities))
     traces = []
     for style, entity in enumerate(entities):
-        own = sorted(
-            (entry for entry in timed if entry.entity == entity), key=lambda entry: entry.point.workers
-        )
-        times = [entry.point.time_to_accuracy for entry in own if entry.point.time_to_accuracy]
-        counts = [entry.point.workers * shifts[style] for entry in own]
-        traces.append(Trace(entity, counts, [time.value for time in times], "marks", style, **ends(times)))
-    workers, most = (
-        [entry.point.workers for entry in timed],
-        max((entry.point.median_s for entry in timed), default=0),
-    )
-    y = time_axis("time to accuracy", most, (0, None))
-    chart = Chart.of(
-        "time", "Time to accuracy over workers", about="", x=worker_axis(workers), y=y, traces=traces
-    )
+        own = [entry.point for entry in timed if entry.entity == entity]
+        times = [(point, point.time_to_accuracy) for point in sorted(own, key=lambda point: point.workers)]
+        traces.append(over_workers(entity, times, shift=shifts[style], kind="marks", style=style))
+    y = time_axis("time to accuracy", max((entry.point.median_s for entry in timed), default=0), (0, None))
+    chart = Chart.of("time", "Time to accuracy over workers", x=worker_axis(counts), y=y, traces=traces)
     curve = chart if len(timed) > 1 else None  # one point is in the table
     return PagePart(some[0].section, some[0].point.task, Table(RANKED, rows), curve, _answer(timed))
 
@@ -185,37 +177,31 @@ def _answer(timed: Sequence[LeaderboardEntry]) -> str:
     return f"{text} Cheapest: {cheapest.entity}, {leaderboard.numbers(cheapest)} ({cheapest.tier})."
 
 
-def _hardware(entries: Sequence[LeaderboardEntry]) -> list[PagePart]:
-    """Return cost over time of every task, goal and version, all classes of hardware beside each other."""
-    goals: dict[str, list[LeaderboardEntry]] = {}
+def _hardware(entries: Sequence[LeaderboardEntry]) -> Iterator[PagePart]:
+    """Yield cost over time of every task, goal and version, all classes of hardware beside each other."""
+    goals: dict[str, list[tuple[frontier.FrontierPoint, LeaderboardEntry]]] = {}
     for entry in entries:
-        if entry.rank is not None and entry.usd and drawable(entry.usd.value):
+        time, bill = entry.point.time_to_accuracy, entry.usd
+        if entry.rank is not None and time and bill and drawable(bill.value):
             title, _, version = entry.section.rsplit("; ", 2)  # without the class of hardware
-            goals.setdefault(f"{title}; {version}", []).append(entry)
-    sections = []
+            machine = f"{entry.hardware} ({entry.entity})"
+            offer = frontier.FrontierPoint(machine, entry.point.workers, time, bill)
+            goals.setdefault(f"{title}; {version}", []).append((offer, entry))
     for title, some in goals.items():
-        some.sort(key=lambda entry: (entry.usd.value if entry.usd else math.inf, entry.point.median_s))
-        offers = {
-            id(entry): frontier.FrontierPoint(
-                _machine(entry), entry.point.workers, entry.point.time_to_accuracy, entry.usd
-            )
-            for entry in some
-            if entry.usd and entry.point.time_to_accuracy
-        }
-        best = frontier.undominated(list(offers.values()))
-        chart = frontier.frontier(list(offers.values()), title="Cost over time to accuracy", about=title)
+        some.sort(key=lambda pair: (pair[0].usd.value, pair[0].time.value))
+        offers = [offer for offer, _ in some]
+        best = frontier.undominated(offers)
+        chart = frontier.frontier(offers, title="Cost over time to accuracy", about=title)
         rows = [
-            Row([TableCell(_machine(entry)), TableCell(counted(entry.point.workers, "worker")),
-                 cell(entry.usd, "USD"), cell(entry.point.time_to_accuracy, "s"), TableCell(entry.tier)],
-                offers[id(entry)] not in best)
-            for entry in some
+            Row([TableCell(offer.machine), TableCell(counted(offer.workers, "worker")),
+                 cell(offer.usd, "USD"), cell(offer.time, "s"), TableCell(entry.tier)], offer not in best)
+            for offer, entry in some
         ]  # fmt: skip
         table = Table(["hardware", "workers", "cost", "time", "tier"], rows)
         named = "; ".join(
-            f"{_machine(entry)}, {leaderboard.numbers(entry)}" for entry in some if offers[id(entry)] in best
+            f"{offer.machine}, {leaderboard.numbers(entry)}" for offer, entry in some if offer in best
         )
-        sections.append(PagePart(title, some[0].point.task, table, chart, f"On the frontier: {named}."))
-    return sections
+        yield PagePart(title, some[0][1].point.task, table, chart, f"On the frontier: {named}.")
 
 
 def _predicted(records: Sequence[Record], submissions: Sequence[Checked]) -> list[PagePart]:
@@ -225,20 +211,13 @@ def _predicted(records: Sequence[Record], submissions: Sequence[Checked]) -> lis
     return [*own, *(part for module in plugins.forecasts() for part in module.published(date.today()))]
 
 
-def _machine(entry: LeaderboardEntry) -> str:
-    return f"{entry.hardware} ({entry.entity})"
-
-
-def _published() -> list[PagePart]:
-    """Return what others published of every task, as published_studies.yaml has it."""
-    sections = []
+def _published() -> Iterator[PagePart]:
+    """Yield what others published of every task, as published_studies.yaml has it."""
     for task in sorted({result.task for result in published.load() if result.task}):
         shown, _ = tables.references(published.load(task=task))
-        sections += [
-            PagePart(f"{task}: {reference.title}", task, reference.table, notes=[OTHERS, *reference.about])
-            for reference in shown
-        ]
-    return sections
+        for reference in shown:
+            notes = [OTHERS, *reference.about]
+            yield PagePart(f"{task}: {reference.title}", task, reference.table, notes=notes)
 
 
 def _table(group: Group) -> Table:

@@ -37,10 +37,9 @@ def headline(group: Group) -> list[str]:
     trust = "too few runs" if min(point.n for point in some) < FEWEST_SHOWN else "intervals"
     if busy := _busy(some):
         trust = f"{of(busy, runs)} on a busy machine"
-    reached = _reached(ours)
-    allowed = _allowed(reached)
+    allowed = [(curve, speedup) for curve in ours for speedup in curve.compared]
     if group.goal is None or not allowed:
-        why = "not comparable" if reached else "goal not reached"
+        why = "not comparable" if any(point.median_s < math.inf for point in some) else "goal not reached"
         return ["-", why if group.goal else "no goal", "-", "-", str(runs), trust]
     curve, best = min(allowed, key=lambda pair: pair[1].point.median_s)
     time, total, bill = best.point.time_to_accuracy, best.total, best.point.usd
@@ -58,16 +57,6 @@ def headline(group: Group) -> list[str]:
 HEADLINE = ("fastest", "time to accuracy", "speed-up", "cost", "runs", "trust")
 
 
-def _reached(ours: Sequence[ScalingCurve]) -> list[tuple[ScalingCurve, Speedup]]:
-    return [
-        (curve, speedup) for curve in ours for speedup in curve.speedups if speedup.point.median_s < math.inf
-    ]
-
-
-def _allowed(reached: Sequence[tuple[ScalingCurve, Speedup]]) -> list[tuple[ScalingCurve, Speedup]]:
-    return [(curve, speedup) for curve, speedup in reached if speedup.point.exclusion_reason is None]
-
-
 def _busy(some: Sequence[Point]) -> int:
     """Return how many runs were measured beside other work."""
     records = [run for point in some for run in point.records]
@@ -78,10 +67,9 @@ def _time(group: Group, ours: Sequence[ScalingCurve]) -> str:
     scaling = _scaling(ours)
     if group.goal is None:
         return f"The runs had no goal, so there is no time to accuracy and no speed-up{scaling}."
-    reached = _reached(ours)
-    allowed = _allowed(reached)
+    allowed = [(curve, speedup) for curve in ours for speedup in curve.compared]
     if not allowed:
-        return _unanswered(group, reached)
+        return _unanswered(group)
     curve, best = min(allowed, key=lambda pair: pair[1].point.median_s)
     time = best.point.time_to_accuracy
     assert time is not None
@@ -97,12 +85,13 @@ def _time(group: Group, ours: Sequence[ScalingCurve]) -> str:
     return f"{sentence}{clause}{_against_others(curve, best, allowed, slower)}{scaling}."
 
 
-def _unanswered(group: Group, reached: Sequence[tuple[ScalingCurve, Speedup]]) -> str:
+def _unanswered(group: Group) -> str:
     """Return why no point is called the fastest and, where that is other work on the machine, what to do."""
     without = f"No point reached {group.goal} in more than half of its runs"
+    reached = [point for curve in group.own for point in curve.points if point.median_s < math.inf]
     if not reached:
         return f"{without}."
-    least = min((speedup.point for _, speedup in reached), key=lambda point: point.median_s)
+    least = min(reached, key=lambda point: point.median_s)
     runs = sum(point.n + len(point.left_out) for point in group.points)
     disturbed = sum(len(point.disturbed) for point in group.points)
     noise = {sentence for run in least.records for sentence in run.disturbances}
@@ -203,16 +192,14 @@ def _against_others(
     for other, speedup in sorted(allowed, key=lambda pair: pair[1].point.median_s):
         if other is not curve:
             rivals.setdefault(other.label, speedup.point)
-    named, shown, doubtful = "", 0, 0
-    for index, (label, rival) in enumerate(rivals.items()):
-        certain = (id(rival), id(best.point)) in slower
-        if index < MOST_NAMED:
-            longer = ratio(rival.times, best.point.times)
-            what = f"takes {_times(longer, 'as long')}" if certain else "is not shown to be slower"
-            named += f"; {label} at its fastest {what}"
-        else:
-            shown, doubtful = shown + certain, doubtful + (not certain)
-    for many, what in ((shown, "slower"), (doubtful, "not shown to be slower")):
+    certain = {label: (id(rival), id(best.point)) in slower for label, rival in rivals.items()}
+    named = ""
+    for label in list(rivals)[:MOST_NAMED]:
+        longer = ratio(rivals[label].times, best.point.times)
+        what = f"takes {_times(longer, 'as long')}" if certain[label] else "is not shown to be slower"
+        named += f"; {label} at its fastest {what}"
+    others = list(certain.values())[MOST_NAMED:]
+    for many, what in ((others.count(True), "slower"), (others.count(False), "not shown to be slower")):
         if many:
             named += f"; {many} more {'is' if many == 1 else 'are'} {what}"
     return named

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from mlbench.analysis import stragglers
@@ -109,7 +110,8 @@ def runs(records: Iterable[Record], disturbed: Mapping[str, str]) -> Table:
     counts = Counter(sentence for some in doubts.values() for sentence in some)
     notes = [sentence for sentence, count in counts.items() if count > 1 and len(sentence) > SHORT]
     rows = []
-    for record in sorted(unique.values(), key=_place):
+    place = attrgetter("experiment.task.name", "experiment.scale", "workers", "run_id")
+    for record in sorted(unique.values(), key=place):
         texts = fields.texts(record)
         time = texts.get("time_to_accuracy", "infinite") if record.status == "goal_reached" else "infinite"
         doubt = (
@@ -141,10 +143,6 @@ def _doubts(record: Record, disturbed: str | None) -> list[str]:
     why += [counted(len(record.restarts), "restart")] if record.restarts else []
     beside = [disturbed] if disturbed else []
     return list(dict.fromkeys([*why, *record.caveats, *beside, *record.warnings]))
-
-
-def _place(record: Record) -> tuple[str, str, int, str]:
-    return record.experiment.task.name, record.experiment.scale, record.workers, record.run_id
 
 
 def missing(records: Iterable[Record], planned: Sequence[Planned]) -> Table | None:

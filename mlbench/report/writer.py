@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from mlbench.analysis import published
 from mlbench.analysis.chart import Axis, Chart
@@ -19,20 +18,11 @@ FILES = (*(f"{name}.png" for name in NAMES), "summary.parquet", "summary.csv", "
 
 
 def write(
-    records: Sequence[Record],
-    folder: Path,
-    *,
-    study: StudyText,
-    references: Sequence[Any] | None = None,
-    grouped: Sequence[Group] | None = None,
-    parts: Sequence[page.PagePart] | None = None,
+    records: Sequence[Record], folder: Path, *, study: StudyText, grouped: Sequence[Group] | None = None
 ) -> list[Path]:
     """Write FILES into the folder, which is made; return their paths.
 
-    - references: published results (analysis.published.PublishedNumber) beside ours; None takes those of
-      the tasks measured.
-    - grouped: `grouping.groups(records)` where the caller has them; their bootstraps take seconds.
-    - parts: what stands below the tasks; None takes what is predicted for other hardware.
+    `grouped`: `grouping.groups(records)` where the caller has them; their bootstraps take seconds.
 
     A study of both scales has the charts of its second one in files of their own, e.g. speedup-mini.png:
     mini and official never stand in one picture.
@@ -41,10 +31,9 @@ def write(
     grouped = groups(records) if grouped is None else grouped
     paths = draw(grouped, folder)
     aggregates.save(aggregates.rows(grouped), folder)
-    if references is None:
-        tasks = sorted({group.task for group in grouped})
-        references = [result for task in tasks for result in published.load(task=task)]
-    parts = page.predicted(grouped) if parts is None else parts
+    tasks = sorted({group.task for group in grouped})
+    references = [result for task in tasks for result in published.load(task=task)]
+    parts = page.predicted(grouped)
     text = page.page(records, study=study, references=references, grouped=grouped, parts=parts)
     (folder / "report.html").write_text(text, encoding="utf-8")
     return [*paths, *(folder / name for name in FILES if not name.endswith(".png"))]
@@ -75,4 +64,4 @@ def draw(grouped: Sequence[Group], folder: Path, names: Sequence[str] = NAMES) -
 def _nothing(name: str) -> Chart:
     """Return a picture that says that no run was measured."""
     notes = ["No run of this study has a record."]
-    return Chart.of(name, name.replace("_", " "), about="", x=Axis(""), y=Axis(""), traces=[], notes=notes)
+    return Chart.of(name, name.replace("_", " "), x=Axis(""), y=Axis(""), traces=[], notes=notes)

@@ -56,7 +56,7 @@ def report(records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> t
     folder = tmp_path_factory.mktemp("report") / "new"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grouping, "points", lambda *a, **k: calls.append(1) or original(*a, **k))
-        return writer.write(records, folder, study=STUDY, references=[]), len(calls)
+        return writer.write(records, folder, study=STUDY), len(calls)
 
 
 def drawn(records: list[Record], name: str) -> Chart:
@@ -277,7 +277,7 @@ def test_a_figure_that_has_nothing_to_show_says_why(made: list[Record], name: st
     ids=["nothing", "failed", "no goal", "all missed", "one run"],
 )
 def test_a_study_of_which_little_is_known_still_has_its_report(records: list[Record], tmp_path: Path) -> None:
-    paths = writer.write(records, tmp_path, study=STUDY, references=[])
+    paths = writer.write(records, tmp_path, study=STUDY)
     assert sorted(path.name for path in paths) == sorted(writer.FILES)
     assert all(path.exists() for path in paths)
 
@@ -593,7 +593,7 @@ def test_a_study_of_task_0_shows_its_messages(tmp_path: Path) -> None:
     times, rates, _ = answer(grouping.groups(records)[0])
     assert "2.0 ms with 2 workers" in times and "4.0 ms with 4 workers" in times
     assert "833 MB/s with 2 workers" in rates
-    writer.write(records, tmp_path, study=STUDY, references=[])
+    writer.write(records, tmp_path, study=STUDY)
     assert (tmp_path / "all_reduce_bandwidth.png").exists()
 
 
@@ -664,9 +664,11 @@ def test_a_run_on_an_odd_node_is_told_at_its_point_and_in_the_list_of_runs(recor
     some = [calibrated(seed, rate) for seed, rate in enumerate((200e9, 205e9, 198e9, 95e9))]
     (group,) = grouping.groups(some)
     reason = "its node computed 52 % slower than those of the other runs"
-    assert grouping.disturbances(group) == [f"2 workers: 1 of 4 runs left out: {reason}."]
+    (sentence,) = grouping.disturbances(group)
+    assert sentence == f"2 workers: 1 of 4 runs left out: {reason}."
     (counted,) = grouping.groups(some, with_disturbed=True)
-    assert grouping.disturbances(counted) == [f"2 workers: 1 of 4 runs counted, though disturbed: {reason}."]
+    (sentence,) = grouping.disturbances(counted)
+    assert sentence == f"2 workers: 1 of 4 runs counted, though disturbed: {reason}."
     (shown,) = (
         row.cells[-1].text
         for row in tables.runs(some, group.points[0].disturbed).rows

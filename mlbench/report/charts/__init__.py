@@ -25,11 +25,11 @@ def charts(group: Group) -> list[Chart]:
     """
     report = registry.report(group.task)
     first = report.charts(tables(group), about=group.about) if report else []
-    if len(group.curves) <= MOST_CURVES:
-        return [*first, *(draw(group) for draw in DRAWN)]
-    fastest = {id(curve) for curve in sorted(group.curves, key=lambda curve: curve.fastest)[:MOST_CURVES]}
-    curves = tuple(curve for curve in group.curves if id(curve) in fastest)
-    which = "those that reach the goal first" if group.goal else "the first ones"
-    note = f"{MOST_CURVES} of {len(group.curves)} curves are drawn, {which}; the table has all of them."
-    some = [draw(replace(group, curves=curves)) for draw in DRAWN]
-    return [*first, *(replace(chart, notes=(note, *chart.notes)) for chart in some)]
+    notes: tuple[str, ...] = ()
+    if (count := len(group.curves)) > MOST_CURVES:
+        fastest = {id(curve) for curve in sorted(group.curves, key=lambda curve: curve.fastest)[:MOST_CURVES]}
+        which = "those that reach the goal first" if group.goal else "the first ones"
+        notes = (f"{MOST_CURVES} of {count} curves are drawn, {which}; the table has all of them.",)
+        group = replace(group, curves=tuple(curve for curve in group.curves if id(curve) in fastest))
+    drawn = (draw(group) for draw in DRAWN)
+    return [*first, *(replace(chart, about=group.about, notes=(*notes, *chart.notes)) for chart in drawn)]

@@ -44,7 +44,6 @@ def convergence(group: Group) -> Chart:
     return Chart.of(
         "convergence",
         "Convergence of single runs",
-        about=group.about,
         x=time_axis("time since the first access to data", longest, (0, None)),
         y=Axis(f"{metric.replace('_', ' ')} in validation{unit}"),
         traces=traces,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from mlbench.analysis.chart import Axis, Chart, Trace, drawable, ends, time_axis
+from mlbench.analysis.chart import Axis, Chart, Trace, drawable, drawn, ends, time_axis
 from mlbench.analysis.points import MedianEstimate, Point
 from mlbench.analysis.tradeoff import optimum
 from mlbench.record.format import usd
@@ -41,22 +41,15 @@ def cost(group: Group) -> Chart:
         notes += _open_ended(allowed, curve.prefix)
         notes += _without_price(curve.points)
         notes += reasons(curve, excluded_only=True)
-    longest, dearest = (_largest(traces, names) for names in (("x", "x_high"), ("y", "high")))
+    longest, dearest = (max(drawn(traces, *names), default=0.0) for names in (("x", "x_high"), ("y", "high")))
     return Chart.of(
         "cost",
         "Cost vs. time to accuracy",
-        about=group.about,
         x=time_axis("time to accuracy", longest, (0, ROOM * longest or None)),
         y=Axis("cost to the goal / USD", limits=(0, ROOM * dearest or None)),
         traces=traces,
         notes=notes if group.goal else ["The runs had no goal, so there is no cost of it."],
     )
-
-
-def _largest(traces: Sequence[Trace], names: Sequence[str]) -> float:
-    """Return the largest value drawn along one axis; 0 where there is none."""
-    values = [value for trace in traces for name in names for value in getattr(trace, name)]
-    return max((value for value in values if drawable(value)), default=0.0)
 
 
 def _open_ended(points: Sequence[Point], prefix: str) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlbench.analysis.chart import GREYED, Axis, Chart, Trace, drawable, ends, time_axis
+from mlbench.analysis.chart import GREYED, Axis, Chart, Trace, drawn, ends, time_axis
 from mlbench.analysis.points import MedianEstimate
 from mlbench.record.format import counted, duration, usd
 
@@ -66,18 +66,12 @@ def frontier(offers: Sequence[FrontierPoint], *, title: str, about: str) -> Char
                 **({} if dominated else intervals),
             )
         )
-    xs, ys = (
-        [value for trace in traces for name in names for value in getattr(trace, name) if drawable(value)]
-        for names in (("x", "x_low", "x_high"), ("y", "low", "high"))
-    )
+    xs, ys = drawn(traces, "x", "x_low", "x_high"), drawn(traces, "y", "low", "high")
     x = time_axis("time to accuracy", max(xs, default=1.0), (0, ROOM * max(xs, default=1.0)))
     if xs and max(xs) > DECADES * min(xs):
         ticks = [(float(s), duration(s)) for s in TICKS_S if min(xs) < s < max(xs)]
         x = Axis("time to accuracy", "log", tuple(ticks), (min(xs) / ROOM, max(xs) * ROOM))
-    logarithmic = bool(ys) and max(ys) > DECADES * min(ys)
-    y = (
-        Axis("cost to the goal / USD", "log")
-        if logarithmic
-        else Axis("cost to the goal / USD", limits=(0, None))
-    )
+    y = Axis("cost to the goal / USD", limits=(0, None))
+    if ys and max(ys) > DECADES * min(ys):
+        y = Axis("cost to the goal / USD", "log")
     return Chart.of("frontier", title, about=about, x=x, y=y, traces=traces)

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
-from mlbench.analysis.chart import Axis, Chart, Trace, ends, side_by_side, time_axis, worker_axis
-from mlbench.analysis.points import MedianEstimate, Point
-from mlbench.record.format import duration, percent
+from mlbench.analysis.chart import Axis, Chart, Trace, over_workers, side_by_side, time_axis, worker_axis
+from mlbench.analysis.points import Point
+from mlbench.record.format import duration
 from mlbench.record.phases import PHASES, TRAIN_STEP
 from mlbench.report.grouping import Group, workers
 
@@ -37,7 +37,6 @@ def phases(group: Group) -> Chart:
     return Chart.of(
         "phases",
         "Time per epoch by phase",
-        about=group.about,
         x=Axis(
             "workers k",
             ticks=ticks,
@@ -92,22 +91,22 @@ def communication(group: Group) -> Chart:
     counts = [point.workers for point in group.points]
     beside = side_by_side(counts, 2 * len(group.curves))
     for style, curve in enumerate(group.curves):
-        exposed = [(point, point.exposed) for point in curve.points if point.exposed]
-        overlapped = [(point, point.overlapped) for point in curve.points if point.overlapped]
-        traces.append(_shares(curve.named("exposed"), exposed, style, beside[2 * style]))
-        traces.append(
-            _shares(
-                curve.named("overlapped with backward"),
-                overlapped,
-                style,
-                beside[2 * style + 1],
-                secondary=True,
+        exposed = "exposed", [(point, point.exposed) for point in curve.points]
+        overlapped = "overlapped with backward", [(point, point.overlapped) for point in curve.points]
+        for place, (name, shares) in enumerate((exposed, overlapped)):
+            traces.append(
+                over_workers(
+                    curve.named(name),
+                    [(point, share and share.times(100)) for point, share in shares],
+                    lambda point, share: f"{workers(point)}: {share.value:.1f} %",
+                    shift=beside[2 * style + place],
+                    style=style,
+                    secondary=place > 0,
+                )
             )
-        )
     return Chart.of(
         "communication",
         "Communication as a share of the time in batches",
-        about=group.about,
         x=worker_axis(counts),
         y=Axis("share of the time in batches / %", limits=(0, 102)),
         traces=traces,
@@ -117,24 +116,3 @@ def communication(group: Group) -> Chart:
 
 def _part(point: Point, name: str) -> float:
     return point.phases.get(name, 0.0) + point.outside.get(name, 0.0)
-
-
-def _shares(
-    label: str,
-    measured: Sequence[tuple[Point, MedianEstimate]],
-    style: int,
-    shift: float,
-    *,
-    secondary: bool = False,
-) -> Trace:
-    shares = [share.times(100) for _, share in measured]
-    return Trace(
-        label,
-        [point.workers * shift for point, _ in measured],
-        [share.value for share in shares],
-        "line",
-        style,
-        secondary=secondary,
-        texts=[f"{workers(point)}: {percent(share.value)}" for point, share in measured],
-        **ends(shares),
-    )

@@ -1,21 +1,21 @@
 """Speed-up over workers, and the times that it is made from."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from mlbench.analysis.bootstrap import Ratio
 from mlbench.analysis.chart import (
     Axis,
     Chart,
     Trace,
     drawable,
-    ends,
+    drawn,
+    over_workers,
     side_by_side,
     time_axis,
     worker_axis,
 )
 from mlbench.analysis.points import Point
-from mlbench.analysis.speedup import Speedup
 from mlbench.analysis.tradeoff import format_ratio
 from mlbench.record.format import duration
 from mlbench.report.grouping import Group, ScalingCurve, of, reasons, workers
@@ -31,12 +31,20 @@ def speedup(group: Group) -> Chart:
     counts = [point.workers for point in group.points]
     beside = side_by_side(counts, 2 * len(group.curves))
     for style, curve in enumerate(group.curves):
-        total = [(speedup, speedup.total) for speedup in curve.speedups]
-        compute = [(speedup, speedup.compute) for speedup in curve.speedups]
-        traces.append(_curve(curve.named("total"), total, style, beside[2 * style]))
-        traces.append(
-            _curve(curve.named("compute only"), compute, style, beside[2 * style + 1], secondary=True)
-        )
+        total = "total", [(speedup.point, speedup.total) for speedup in curve.speedups]
+        compute = "compute only", [(speedup.point, speedup.compute) for speedup in curve.speedups]
+        for place, (name, ratios) in enumerate((total, compute)):
+            traces.append(
+                over_workers(
+                    curve.named(name),
+                    ratios,
+                    lambda point, ratio: f"{workers(point)}: {format_ratio(ratio)}",
+                    shift=beside[2 * style + place],
+                    log=True,
+                    style=style,
+                    secondary=place > 0,
+                )
+            )
         traces.append(_apart(curve, style))
         notes += reasons(curve)
         notes += _open_ended(curve)
@@ -50,7 +58,6 @@ def speedup(group: Group) -> Chart:
     return Chart.of(
         "speedup",
         "Speed-up against one worker",
-        about=group.about,
         x=axis,
         y=Axis("speed-up S(k) = T(1) / T(k)", "log", _powers_of_two(traces)),
         traces=traces,
@@ -83,33 +90,10 @@ def time_to_accuracy(group: Group) -> Chart:
     return Chart.of(
         "time_to_accuracy",
         f"Time to {group.goal}" if group.goal else "Time to accuracy",
-        about=group.about,
         x=worker_axis(counts),
         y=time_axis("time to accuracy", top, (0, 1.08 * top)),
         traces=traces if finite else [],  # a scale for missed runs alone would be made up
         notes=notes if group.goal else ["The runs had no goal, so there is no time to accuracy."],
-    )
-
-
-def _curve(
-    label: str,
-    measured: Sequence[tuple[Speedup, Ratio | None]],
-    style: int,
-    shift: float,
-    *,
-    secondary: bool = False,
-) -> Trace:
-    some = [(speedup, ratio) for speedup, ratio in measured if ratio and drawable(ratio.value)]
-    ratios = [ratio for _, ratio in some]
-    return Trace(
-        label,
-        [speedup.point.workers * shift for speedup, _ in some],
-        [ratio.value or math.nan for ratio in ratios],
-        "line",
-        style,
-        secondary=secondary,
-        texts=[f"{workers(speedup.point)}: {format_ratio(ratio)}" for speedup, ratio in some],
-        **ends(ratios, log=True),
     )
 
 
@@ -146,25 +130,21 @@ def _apart(curve: ScalingCurve, style: int) -> Trace:
 def _medians(
     label: str, some: Sequence[Point], style: int, shift: float, *, top: float, excluded: bool = False
 ) -> Trace:
-    measured = [
-        (p, p.time_to_accuracy) for p in some if p.time_to_accuracy and drawable(p.time_to_accuracy.value)
-    ]
-    return Trace(
+    """Return medians with intervals; one that reaches into the missed runs has no upper end but `top`."""
+    times = [(point, time) for point in some if (time := point.time_to_accuracy)]
+    return over_workers(
         label,
-        [point.workers * shift for point, _ in measured],
-        [time.value for _, time in measured],
-        "marks" if excluded else "line",
-        style,
+        [(point, replace(time, high=time.high and min(time.high, top))) for point, time in times],
+        lambda point, time: f"{workers(point)}: median {duration(time.value)}, n = {time.n}",
+        shift=shift,
+        kind="marks" if excluded else "line",
+        style=style,
         excluded=excluded,
-        low=[time.low for _, time in measured],
-        # An interval that reaches into the missed runs has no upper end: it is drawn up to them.
-        high=[top if time.high == math.inf else time.high for _, time in measured],
-        texts=[f"{workers(point)}: median {duration(time.value)}, n = {time.n}" for point, time in measured],
     )
 
 
-def _single_runs(curve: ScalingCurve, style: int, shifts: Sequence[float], *, top: float) -> list[Trace]:
-    """Return single runs beside their median."""
+def _single_runs(curve: ScalingCurve, style: int, shifts: Sequence[float], *, top: float) -> Iterator[Trace]:
+    """Yield single runs beside their median."""
     runs = [
         (
             point.workers * shifts[index % len(shifts)],
@@ -174,36 +154,25 @@ def _single_runs(curve: ScalingCurve, style: int, shifts: Sequence[float], *, to
         for point in curve.points
         for index, time in enumerate(point.times)
     ]
-    traces = []
-    for name, excluded in (("single runs", False), ("missed the goal", True)):
-        some = [
-            (x, top if excluded else time, f"{run}, missed the goal" if excluded else run)
-            for x, time, run in runs
-            if math.isinf(time) == excluded
-        ]
-        xs, ys, texts = zip(*some, strict=True) if some else ((), (), ())
-        traces.append(
-            Trace(
-                curve.named(name),
-                xs,
-                ys,
-                "marks",
-                style,
-                secondary=not excluded,
-                excluded=excluded,
-                small=True,
-                texts=texts,
-            )
+    for name, missed in (("single runs", False), ("missed the goal", True)):
+        some = [run for run in runs if math.isinf(run[1]) == missed]
+        yield Trace(
+            curve.named(name),
+            [x for x, _, _ in some],
+            [min(time, top) for _, time, _ in some],
+            "marks",
+            style,
+            secondary=not missed,
+            excluded=missed,
+            small=True,
+            texts=[f"{text}, missed the goal" if missed else text for _, _, text in some],
         )
-    return traces
 
 
 def _powers_of_two(traces: Sequence[Trace]) -> tuple[tuple[float, str], ...]:
     """Return ticks that cover what is drawn: 0.5, 1, 2, 4, ..."""
-    drawn = [
-        y for trace in traces for values in (trace.y, trace.low, trace.high) for y in values if drawable(y)
-    ]
-    if not drawn:
+    values = drawn(traces, "y", "low", "high")
+    if not values:
         return ()
-    least, most = math.floor(math.log2(min(drawn))), math.ceil(math.log2(max(drawn)))
+    least, most = math.floor(math.log2(min(values))), math.ceil(math.log2(max(values)))
     return tuple((2.0**power, f"{2.0**power:g}") for power in range(least, most + 1))
