@@ -175,7 +175,7 @@ def _seeds(old: Sequence[int], repeats: int, given: Sequence[int] | None) -> tup
 
 
 def trials(study: Study) -> list[Trial]:
-    """Return all trials, point by point; `studies.trial_order` has the order in which they run."""
+    """Return all trials, point by point; `studies.session` has the order in which they run."""
     return [Trial(point, repeat, seed) for point in study.points for repeat, seed in enumerate(point.seeds)]
 
 

@@ -20,7 +20,6 @@ from mlbench.record.study import Study
 from mlbench.studies import sequential, session
 from mlbench.studies.estimate import RunEstimate, estimates
 from mlbench.studies.spec import SweepSpec, compose_points
-from mlbench.studies.trial_order import ordered_trials
 from mlbench.tasks import registry
 from mlbench.terminal import tables
 from mlbench.terminal.args import WIDTH
@@ -122,7 +121,7 @@ def configurations(spec: SweepSpec) -> Iterator[str]:
 
 
 def _points(plan: Study, wanted: Mapping[str, Experiment], result: session.StudyResult) -> list[PointPlan]:
-    trials = [trial for trial in ordered_trials(plan) if trial.point.key in wanted]
+    trials = [trial for trial in session.ordered_trials(plan) if trial.point.key in wanted]
     runs = study.attempts(trials, result.output_root)
     done = (trial for trial in trials if Attempts(tuple(runs[trial.id])).result is not None)
     finished = Counter(trial.point.key for trial in done)
