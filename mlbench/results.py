@@ -295,7 +295,7 @@ def _import(args: Args) -> int:
             warn(f"mlbench: {run}")
             continue
         outcome = importer.import_run(
-            run, log, output_root=args.output_root, uri=uri, complete=complete, draw=show.draw_figures
+            run, log, output_root=args.output_root, uri=uri, complete=complete, draw=show.Terminal().figures
         )
         outcomes.append({"file": str(path), "outcome": outcome, "run": run.run_id})
         if not args.json:
@@ -542,7 +542,7 @@ def _sync(args: Args) -> int:
     uri = args.settings["tracking_uri"] or None
     outcomes = []
     usable, _ = run_index.entries(_existing(args))
-    for result in sync.sync_runs(args.output_root, uri, usable=usable, draw=show.draw_figures):
+    for result in sync.sync_runs(args.output_root, uri, usable=usable, draw=show.Terminal().figures):
         outcomes.append(vars(result))
         if not args.json and result.outcome != "present":
             say(f"{result.run_id}: {result.outcome}" + (f": {result.why}" if result.why else ""))

@@ -426,7 +426,7 @@ def _attempts(
 
 def _conclude(folder: Path, store: str) -> str | None:
     """Conclude a run that was killed, and send it to MLflow; return a sentence where either fails."""
-    uploaded = sync.upload(folder, folder.name, store, draw=show.draw_figures)
+    uploaded = sync.upload(folder, folder.name, store, draw=show.Terminal().figures)
     if uploaded.outcome == "running":
         return f"{folder.name} is still running: it counts once it has ended"
     if uploaded.outcome != "failed":

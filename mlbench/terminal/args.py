@@ -440,11 +440,7 @@ def _unknown_option(name: str, value: str, rest: Sequence[str], verb: Verb, labe
 
 def _meant(arguments: Sequence[str], index: int) -> str:
     """Return what was probably meant by a word that is not of the form name=value."""
-    word = arguments[index]
-    before, after = (
-        arguments[index - 1] if index else "",
-        arguments[index + 1] if index + 1 < len(arguments) else "",
-    )
+    before, word, after = ["", *arguments, ""][index : index + 3]
     if before.endswith(","):
         return f"write {before}{word} without spaces"
     if word == "=" or after == "=" or after.startswith("=") or word.endswith("="):
