@@ -119,7 +119,7 @@ class SweepView(View):
         self._run_begin = now()
         self._epoch: tuple[float, float] | None = None
         self._waits = False
-        self._rows: dict[str, tuple[int, list[str]]] = {}  # cells by label, with the count they are of
+        self._rows: dict[str, list[str]] = {}  # cells by label, until another run has ended
         common = self.points[0].overrides if len(self.points) > 1 else ()
         self._common = [word for word in common if all(word in point.overrides for point in self.points)]
 
@@ -163,6 +163,7 @@ class SweepView(View):
         self._running = ""
         if record is not None and record.status in FINISHED:
             self.done += 1
+            self._rows.clear()
             for point in self.points:
                 if point.label == _point(overrides):
                     point.records.append(record)
@@ -195,12 +196,9 @@ class SweepView(View):
 
     def _cells(self, point: PointProgress) -> list[str]:
         """Return median, interval and speed-up; computed again only where a run has ended."""
-        count = self.done
-        row = self._rows.get(point.label)
-        if row is None or row[0] != count:
-            row = count, [point.median_time, point.interval(), point.speedup(self.points)]
-            self._rows[point.label] = row
-        return row[1]
+        if point.label not in self._rows:
+            self._rows[point.label] = [point.median_time, point.interval(), point.speedup(self.points)]
+        return self._rows[point.label]
 
     def _now_running(self) -> list[Table]:
         """Return the line of the run in progress: its point and seed, a bar over its epochs, its time."""
