@@ -89,11 +89,11 @@ def _list(args: Args) -> int:
       python -m mlbench.results list sort=time --wide
     """
     runs = _runs(args)
-    rows = run_table.ordered(
-        [runs[name].row for name in _selection(args, runs, args.arguments)],
-        sort=args.settings["sort"],
-        last=_count(args, "last") if args.settings["last"] else None,
-    )
+    selected = [runs[name].row for name in _selection(args, runs, args.arguments)]
+    last = args.settings["last"]
+    if last and not (last.isdecimal() and int(last)):
+        raise UserError(f"last={last} is not a number of runs", hint="e.g. last=20")
+    rows = run_table.ordered(selected, sort=args.settings["sort"], last=int(last or 0))
     if args.json:
         print(json.dumps([run_table.summary(row) for row in rows], indent=2))
     elif rows:
@@ -286,7 +286,7 @@ def _import(args: Args) -> int:
 
     if not args.arguments:
         raise UserError("import takes zip files or folders", hint=f"{COMMAND.program} import --help")
-    uri = args.settings["tracking_uri"] or default_store(args.output_root)
+    uri = _uri(args)
     complete = sync.uploaded_runs(uri)
     outcomes = []
     for path, run, log in archive.load(archive.paths(args.arguments)):
@@ -503,8 +503,7 @@ def _delete(args: Args) -> int:
 
     broken = run_folders.damaged(args.output_root, args.arguments[0]) if len(args.arguments) == 1 else None
     if broken is not None:
-        uri = args.settings["tracking_uri"] or default_store(args.output_root)
-        runs = [(broken.name, uri)]
+        runs = [(broken.name, _uri(args))]
     else:
         runs = [(record.run_id, _uri(args, record)) for record in _some(args)]
     if not args.options.yes:
@@ -604,7 +603,7 @@ def _mlflow(args: Args) -> int:
     from mlbench.record import study
     from mlbench.tracking import parent_runs, sync
 
-    uri, run_id = args.settings["tracking_uri"] or default_store(args.output_root), ""
+    uri, run_id = _uri(args), ""
     for word in args.arguments[:1]:
         name = word.removeprefix("study:")
         if name == word:
@@ -731,16 +730,9 @@ def _folder(args: Args, default: Path, *, files: tuple[str, ...] = ()) -> Path:
     return to
 
 
-def _count(args: Args, name: str) -> int:
-    text = args.settings[name]
-    if not text.isdecimal() or int(text) == 0:
-        raise UserError(f"{name}={text} is not a number of runs", hint=f"e.g. {name}=20")
-    return int(text)
-
-
-def _uri(args: Args, record: Record) -> str:
+def _uri(args: Args, record: Record | None = None) -> str:
     """Return the store that has a run: the one given, else its own, else the default."""
-    own = record.experiment.tracking_uri
+    own = record.experiment.tracking_uri if record else None
     return args.settings.get("tracking_uri") or own or default_store(args.output_root)
 
 
