@@ -29,9 +29,7 @@ from mlbench.tracking.mapping import COMPLETE, IMPORTED, MLFLOW_STATUS, RUN_ID, 
 Result = TypeVar("Result")
 
 EXPERIMENT = "mlbench"
-# What MLflow accepts in one request and in one value (mlflow.utils.validation, 3.17, 2026).
-METRICS_PER_REQUEST = 1000
-PARAMS_PER_REQUEST = 100
+# What MLflow accepts as one name and value (mlflow.utils.validation, 3.17, 2026); its client parts requests.
 PARAM_CHARACTERS = 6000
 TAG_CHARACTERS = 8000
 NAME_CHARACTERS = 250
@@ -134,24 +132,16 @@ class TrackingClient:
         params: dict[str, str] | None = None,
         tags: dict[str, str] | None = None,
     ) -> None:
-        """Write to a run, in as few requests as MLflow allows; what is too long for a value is cut off.
-
-        The whole configuration is among the run's files.
-        """
+        """Write to a run; what is too long for a value is cut off: the whole configuration is a file of it."""
         from mlflow import entities
 
         points = [entities.Metric(m.name[:NAME_CHARACTERS], m.value, m.time_ms, m.step) for m in metrics]
-        for part in range(0, len(points), METRICS_PER_REQUEST):
-            self.mlflow.log_batch(run, metrics=points[part : part + METRICS_PER_REQUEST])
         pairs = [
             entities.Param(name[:NAME_CHARACTERS], value[:PARAM_CHARACTERS])
             for name, value in (params or {}).items()
         ]
-        for part in range(0, len(pairs), PARAMS_PER_REQUEST):
-            self.mlflow.log_batch(run, params=pairs[part : part + PARAMS_PER_REQUEST])
-        if tags:
-            marks = [entities.RunTag(name, value) for name, value in _short(tags).items()]
-            self.mlflow.log_batch(run, tags=marks)
+        marks = [entities.RunTag(name, value) for name, value in _short(tags or {}).items()]
+        self.mlflow.log_batch(run, metrics=points, params=pairs, tags=marks)
 
     def log_dataset(self, run: str, *, name: str, digest: str, source: str, rows: dict[str, int]) -> None:
         """Tell MLflow what a run was trained on; `rows` by split."""
