@@ -103,11 +103,9 @@ def _check(experiment: Experiment) -> None:
     """Raise UserError for what the command itself refuses before a worker starts; write nothing."""
     execute.check_launcher(experiment)
     execute.check(experiment)
-    folders = {"output_root": experiment.output_root}
+    execute.check_folder("output_root", experiment.output_root)
     if connection.shares_files(experiment) and _data(experiment).endswith((BY_FIRST_RUN, OWN_FILES)):
-        folders["data_root"] = experiment.data_root
-    for name, folder in folders.items():
-        execute.check_folder(name, folder)
+        execute.check_folder("data_root", experiment.data_root)
 
 
 def configurations(spec: SweepSpec) -> Iterator[str]:

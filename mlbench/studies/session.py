@@ -153,10 +153,7 @@ def load_results(spec: SweepSpec) -> StudyResult:
 
 def prepare(spec: SweepSpec) -> None:
     """Make the data sets of all points, official ones too; UserError for what cannot be measured."""
-    experiments, _ = compose_points(spec)
-    plan = load_results(spec).study
-    wanted = experiments or plan_experiments(plan, {}, spec)
-    require_measurable(wanted, spec)
+    _, wanted, _ = extended_plan(spec, load_results(spec).study, compose_points(spec))
     for experiment in wanted.values():
         if experiment.task.dataset != registry.NO_DATASET:
             registry.load(experiment.task.name).prepare(experiment.task, experiment.data_root.absolute())

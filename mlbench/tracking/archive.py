@@ -167,23 +167,21 @@ def _command(command: str, result: Record) -> str:
         raise UserError(f"its command is none of {shlex.join(RUN)}")
     plain: dict[str, Any] = result.experiment.plain() | {"seed": result.seed}
     values = flatten(plain) | {group: plain[group]["name"] for group in plugins.GROUPS if group in plain}
-    return shlex.join([*program, *(_word(word, values) for word in arguments[3:] if _repeats(word, values))])
+    return shlex.join([*program, *_words(arguments[3:], values)])
 
 
-def _repeats(word: str, values: Mapping[str, Any]) -> bool:
-    name, equals, _ = word.partition("=")
-    return bool(equals) and name in values and role(name) != "location"
-
-
-def _word(word: str, values: Mapping[str, Any]) -> str:
-    """Return a word as it is where it gives the configuration's value, else with that value."""
-    name, _, text = word.partition("=")
-    value = values[name]
-    try:
-        same = text == value or json.loads(text) == value
-    except (ValueError, RecursionError):
-        same = False
-    return word if same else f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+def _words(arguments: Sequence[str], values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the words that name a value of the configuration, but no place, each with that value."""
+    for word in arguments:
+        name, equals, text = word.partition("=")
+        if not equals or name not in values or role(name) == "location":
+            continue
+        value = values[name]
+        try:
+            same = text == value or json.loads(text) == value
+        except (ValueError, RecursionError):
+            same = False
+        yield word if same else f"{name}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def _files(path: Path) -> tuple[dict[str, str], str]:

@@ -23,6 +23,7 @@ from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
 from mlbench.config.store_uri import check_store
 from mlbench.record import temporary_folder
+from mlbench.record.record import Record
 from mlbench.tracking import mlflow_private, ui
 from mlbench.tracking.mapping import COMPLETE, IMPORTED, MLFLOW_STATUS, RUN_ID, Metric
 
@@ -143,16 +144,19 @@ class TrackingClient:
         marks = [entities.RunTag(name, value) for name, value in _short(tags or {}).items()]
         self.mlflow.log_batch(run, metrics=points, params=pairs, tags=marks)
 
-    def log_dataset(self, run: str, *, name: str, digest: str, source: str, rows: dict[str, int]) -> None:
-        """Tell MLflow what a run was trained on; `rows` by split."""
+    def log_dataset(self, run: str, record: Record) -> None:
+        """Tell MLflow what a run was trained on, where the record knows it."""
         from mlflow import entities
 
+        task = record.experiment.task
+        if not record.data_hash:
+            return
         dataset = entities.Dataset(
-            name=name,
-            digest=digest[:DIGEST_CHARACTERS],
+            name=task.dataset,
+            digest=record.data_hash[:DIGEST_CHARACTERS],
             source_type="local",
-            source=json.dumps({"uri": source}),
-            profile=json.dumps(rows),
+            source=json.dumps({"uri": f"{record.experiment.data_root}/{task.dataset}"}),
+            profile=json.dumps(record.data_rows),
         )
         context = [entities.InputTag("mlflow.data.context", "training")]
         self.mlflow.log_inputs(run, datasets=[entities.DatasetInput(dataset, context)])
