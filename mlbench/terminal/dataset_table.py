@@ -44,7 +44,7 @@ def text(overrides: list[str]) -> str:
         for scale, options in (
             ("official", []),
             ("mini", []),
-            *(("mini", [f"task.dataset={name}"]) for name in help.datasets(path)),
+            *(("mini", [f"task.dataset={name}"]) for name in help.names(path, "datasets")),
         )
         if task in chosen["task"] and scale in chosen["scale"]
     ]
