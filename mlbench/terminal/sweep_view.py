@@ -19,13 +19,12 @@ from mlbench.record import format
 from mlbench.record.record import FINISHED, Record
 from mlbench.terminal import tables
 from mlbench.terminal.live_view import View, never_raises
-from mlbench.terminal.result_card import wrapped
+from mlbench.terminal.result_card import WIDTH, wrapped
 
 if TYPE_CHECKING:
     from mlbench.report import grouping
     from mlbench.report.tables import TableCell
 
-WIDTH = 79  # columns of a sentence
 INTERVAL = " (95 % interval)"
 ANSWERS: dict[str, str] = dict.fromkeys(("curve", "workers", "goal reached"), "")
 ANSWERS |= dict.fromkeys(("time to accuracy", "speed-up"), INTERVAL)
