@@ -92,10 +92,9 @@ def _cells(experiment: Experiment) -> list[str]:
     if (folder / arrow.MANIFEST).is_file():
         try:
             manifest = arrow.read_manifest(folder)
+            state, size, licence = "yes", with_prefix(_size(manifest), "B"), manifest["licence"]
         except UserError:
             state = "damaged"
-        else:
-            state, size, licence = "yes", with_prefix(_size(manifest), "B"), manifest["licence"]
     return [task.dataset, state, size, download, licence]
 
 

@@ -255,33 +255,23 @@ def _short(tags: dict[str, str]) -> dict[str, str]:
     return {name: value[:TAG_CHARACTERS] for name, value in tags.items()}
 
 
-class _Caller:
-    """A daemon thread that lasts as long as the process and makes one call after the other.
+Calls = SimpleQueue[tuple[Future[Any], Callable[[], Any]]]
+_calls: Calls | None = None  # what the thread that makes them takes them from
+
+
+def _make(calls: Calls) -> None:
+    """Make one call after the other, in a daemon thread that lasts as long as the process.
 
     A library may keep what belongs to the thread that used it first: pyarrow 25 ends the process with SIGSEGV
     in its allocator once that thread has ended.
     """
-
-    def __init__(self) -> None:
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
-        threading.Thread(target=self._work, name="mlflow-calls", daemon=True).start()
-
-    def submit(self, call: Callable[[], Result]) -> "Future[Result]":
-        future: Future[Any] = Future()
-        self._calls.put((future, call))
-        return future
-
-    def _work(self) -> None:
-        while True:
-            future, call = self._calls.get()
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
-            del future, call  # a store's last answer is kept by nobody while it waits
-
-
-_caller: _Caller | None = None
+    while True:
+        future, call = calls.get()
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+        del future, call  # a store's last answer is kept by nobody while it waits
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:
@@ -289,11 +279,14 @@ def within(seconds: float, call: Callable[[], Result]) -> Result:
 
     The call's thread is left behind then: nothing ends a read that always gets one more byte.
     """
-    global _caller
-    _caller = _caller or _Caller()
-    future = _caller.submit(call)
+    global _calls
+    if _calls is None:
+        _calls = SimpleQueue()
+        threading.Thread(target=_make, args=[_calls], name="mlflow-calls", daemon=True).start()
+    future: Future[Result] = Future()
+    _calls.put((future, call))
     if not wait([future], timeout=seconds).done:
-        _caller = None
+        _calls = None
         raise TimeoutError(f"no complete answer within {seconds:g} s")
     return future.result()
 

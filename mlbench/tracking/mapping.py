@@ -101,8 +101,7 @@ def end_tags(record: Record) -> dict[str, str]:
     tags["mlflow.note.content"] = _note(record)
     if record.goal:
         tags["target"] = str(record.goal)
-    git = record.software.git
-    if git:
+    if git := record.software.git:
         tags["mlflow.source.git.commit"] = git.sha  # MLflow's Version column
     return without_credentials(tags)
 

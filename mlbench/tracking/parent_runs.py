@@ -104,10 +104,9 @@ def kill(plan: Study, *, output_root: Path, uri: str) -> None:
 
 def _written(client: TrackingClient, run: str) -> set[tuple[str, int, float]]:
     """Return the aggregates that a parent has: name, step and value."""
-    names = client.mlflow.get_run(run).data.metrics
     return {
         (metric.key, metric.step, metric.value)
-        for name in names
+        for name in client.mlflow.get_run(run).data.metrics
         for metric in client.mlflow.get_metric_history(run, name)
     }
 
