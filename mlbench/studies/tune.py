@@ -156,8 +156,6 @@ class NextTrial(Searcher):
     def save(self, checkpoint_path: str) -> None:
         """The study's plan has all that there is to save."""
 
-    restore = save
-
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Tune writes its searcher to disk, and the environment may hold secrets."""
         return {}

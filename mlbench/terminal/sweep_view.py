@@ -15,6 +15,7 @@ from rich.text import Text
 
 from mlbench import clock
 from mlbench.analysis import bootstrap
+from mlbench.analysis.points import time_to_goal
 from mlbench.record import format
 from mlbench.record.record import FINISHED, Record
 from mlbench.terminal import tables
@@ -43,11 +44,7 @@ class PointProgress:
     @property
     def times(self) -> list[float]:
         """Seconds to the goal; a run that missed it counts as infinite."""
-        return [
-            math.inf if record.time_to_accuracy is None else record.time_to_accuracy
-            for record in self.records
-            if record.goal is not None
-        ]
+        return [time_to_goal(record) for record in self.records if record.goal is not None]
 
     @property
     def median_time(self) -> str:
@@ -67,10 +64,8 @@ class PointProgress:
     @property
     def comparable(self) -> bool:
         """Whether the report may take a speed-up: noise leaves out a run there, other caveats its point."""
-        doubts = (set(record.caveats) - set(record.disturbances) for record in self.records)
-        return (
-            bool(self.times) and not any(record.oversubscribed for record in self.records) and not any(doubts)
-        )
+        doubts = (run.oversubscribed or set(run.caveats) - set(run.disturbances) for run in self.records)
+        return bool(self.times) and not any(doubts)
 
     @cached_property
     def overrides(self) -> tuple[str, ...]:

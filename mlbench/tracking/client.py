@@ -133,7 +133,7 @@ class TrackingClient:
         params: dict[str, str] | None = None,
         tags: dict[str, str] | None = None,
     ) -> None:
-        """Write to a run; what is too long for a value is cut off: the whole configuration is a file of it."""
+        """Write to a run; what is too long for a value is cut off, for the run's files have all of it."""
         from mlflow import entities
 
         points = [entities.Metric(m.name[:NAME_CHARACTERS], m.value, m.time_ms, m.step) for m in metrics]
