@@ -14,7 +14,7 @@ from typing import Any
 from mlbench.analysis import run_index, select
 from mlbench.config.errors import UserError, suggest
 from mlbench.config.store_uri import default_store
-from mlbench.record import format, reader, run_folders
+from mlbench.record import format, reader, run_folders, study
 from mlbench.record.record import Record
 from mlbench.terminal import run_table
 from mlbench.terminal.args import (
@@ -158,7 +158,6 @@ def _show(args: Args) -> int:
 
 def _show_study(args: Args, name: str) -> int:
     """Print the answer of a study as its sweep printed it."""
-    from mlbench.record import study
     from mlbench.report import aggregates, grouping
     from mlbench.terminal import sweep_view
 
@@ -348,7 +347,6 @@ def _plot(args: Args) -> int:
       python -m mlbench.results plot task=resnet20 to=figures
       python -m mlbench.results plot study:scaling
     """
-    from mlbench.record import study
     from mlbench.report import grouping, writer
 
     records = _some(args) if args.arguments else _selected(args)
@@ -600,7 +598,6 @@ def _mlflow(args: Args) -> int:
       python -m mlbench.results mlflow last
       python -m mlbench.results mlflow study:scaling port=5001
     """
-    from mlbench.record import study
     from mlbench.tracking import parent_runs, sync
 
     uri, run_id = _uri(args), ""
@@ -641,7 +638,7 @@ def _selection(args: Args, runs: Mapping[str, run_index.IndexEntry], filters: Se
         values = ",".join(word.partition("=")[2] for word in filters if word.startswith(f"{twice}="))
         raise UserError(f"{twice} is given twice", hint=f"a comma means or: {twice}={values}")
 
-    def study(names: str) -> list[str]:
+    def in_studies(names: str) -> list[str]:
         chosen = []
         for name in names.split(","):
             members = [run for run in runs if runs[run].fields.get("study") == name]
@@ -652,7 +649,7 @@ def _selection(args: Args, runs: Mapping[str, run_index.IndexEntry], filters: Se
     if compared := next((word for word in filters if re.match(r"[\w.]+ *[<>!]", word)), None):
         raise UserError(f"{compared} is no filter", hint="list the values: workers=2,4")
     filters = [_name(args, word) for word in filters]
-    chosen = select.select(list(runs), filters, fields=lambda name: runs[name].fields, studies=study)
+    chosen = select.select(list(runs), filters, fields=lambda name: runs[name].fields, studies=in_studies)
     for name, _, value in (word.partition("=") for word in filters if chosen):
         for text in value.split(",") if "," in value else ():
             if not any(select.matches(entry.fields, name, [text]) for entry in runs.values()):
