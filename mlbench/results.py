@@ -146,7 +146,7 @@ def _show(args: Args) -> int:
     if re.fullmatch(MLFLOW_ID, word):
         from mlbench.tracking import sync
 
-        word = sync.run_id_of(word, default_store(args.output_root)) or word
+        word = sync.ask(_uri(args), lambda client: client.run_id(word), absent=None) or word
     folder = run_folders.folder(args.output_root, word)
     record = reader.load(folder / "record.json")
     if args.json:

@@ -373,7 +373,7 @@ def _fill(text: str, *, first: str = "", indent: str = "") -> str:
 class _Parser(argparse.ArgumentParser):
     """A parser whose mistakes are UserErrors and whose help ends with sections that are read late."""
 
-    sections: Callable[[], Iterable[tuple[str, Content]]] = staticmethod(tuple)
+    sections: Callable[[], Iterable[tuple[str, Content]]]
 
     def error(self, message: str) -> Any:
         raise UserError(message, hint=f"{self.prog} --help")
@@ -408,8 +408,7 @@ def parser(command: Command, name: str | None = None) -> _Parser:
         allow_abbrev=False,
         formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=WIDTH, max_help_position=COLUMN),
     )
-    if not name:
-        made.sections = command.sections
+    made.sections = tuple if name else command.sections
     outputs = made.add_mutually_exclusive_group()
     for option, keywords in verb.options.items() if verb else ():
         (outputs if option in OUTPUTS else made).add_argument(option, **keywords)

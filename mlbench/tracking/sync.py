@@ -111,11 +111,6 @@ def ask(uri: str, question: Callable[[TrackingClient], Answer], *, absent: Answe
         return within(ANSWER_S, answer)
 
 
-def run_id_of(mlflow_id: str, uri: str) -> str | None:
-    """Return the mlbench run that a store knows by its own id; None where it has none."""
-    return ask(uri, lambda client: client.run_id(mlflow_id), absent=None)
-
-
 def location(uri: str, run_id: str = "", *, upload: str) -> tuple[str, str]:
     """Return the ids that the store at `uri` has for mlbench's experiment and for a run; "" for no run.
 
