@@ -266,9 +266,8 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
         rest.remove(name)
     verb, label = command.verbs[name], f"{command.name} {name}".strip()
     namespace, rest = parser(command, name).parse_known_args(rest)
-    settings = {setting: default for setting, (default, _) in verb.settings.items()}
+    settings: dict[str, str] = {}
     arguments: list[str] = []
-    assignments: dict[str, str] = {}  # by setting
     for word, after in zip_longest(rest, rest[1:], fillvalue=""):
         left, equals, value = word.partition("=")
         if word == "--" and word is not rest[-1]:
@@ -281,10 +280,10 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
                 raise UserError(f"{word} has no value", hint="leave it out for the default")
             if value.endswith(",") and re.match("[^-=][^=]*$", after):
                 raise UserError(f"{word!r} ends in a comma", hint=f"write {word}{after} without spaces")
-            if left in assignments:
-                sentence = f"{left} is given twice: {assignments[left]} and {word}"
+            if left in settings:
+                sentence = f"{left} is given twice: {left}={settings[left]} and {word}"
                 raise UserError(sentence, hint="keep one of them")
-            settings[left], assignments[left] = value, word
+            settings[left] = value
         elif equals and left not in Experiment.model_fields and (meant := _near(left, verb)):
             raise UserError(f"{left} is unknown: did you mean {meant}?")
         elif equals and not verb.overrides and re.fullmatch(r"[a-z_][\w.]*", left):
@@ -300,7 +299,8 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
         raise UserError(sentence, hint=f"python -m mlbench.{label} --help")
     if getattr(namespace, "config_dir", None):
         arguments.append(overrides.search_word(namespace.config_dir))
-    return Args(name, arguments, settings, namespace)
+    defaults = {setting: default for setting, (default, _) in verb.settings.items()}
+    return Args(name, arguments, defaults | settings, namespace)
 
 
 def check_overrides(arguments: Sequence[str]) -> None:

@@ -200,11 +200,16 @@ def _files(path: Path) -> tuple[dict[str, str], str]:
                 raise UserError("a file is in it twice")
             if min((entry.header_offset for entry in entries), default=0):  # which some readers take
                 raise UserError("something stands before its first file")
-            texts: dict[str, str] = {}
-            left = MAX_BYTES
+            texts, left = dict[str, str](), MAX_BYTES
             for entry in entries:
-                texts[entry.filename], size = _text(opened, entry, left)
-                left -= size
+                with opened.open(entry) as stream:
+                    content = stream.read(left + 1)
+                left -= len(content)
+                if left < 0:
+                    raise UserError(f"it unpacks to more than {MAX_BYTES // 2**20} MiB")
+                if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
+                    raise UserError(f"{entry.filename} has more than {MAX_VALUES:,} values")
+                texts[entry.filename] = content.decode()
             source.seek(0)
             return texts, hashlib.file_digest(source, "sha256").hexdigest()
     except OSError as error:
@@ -213,17 +218,6 @@ def _files(path: Path) -> tuple[dict[str, str], str]:
     except (*DAMAGES, EOFError, ValueError, RuntimeError) as error:
         why = str(error)[:60] or "it ends early"
         raise UserError(f"it is damaged or no zip file ({why})") from error
-
-
-def _text(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, left: int) -> tuple[str, int]:
-    """Return a file's text and its bytes, of which `left` are allowed."""
-    with opened.open(entry) as stream:
-        content = stream.read(left + 1)
-    if len(content) > left:
-        raise UserError(f"it unpacks to more than {MAX_BYTES // 2**20} MiB")
-    if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise UserError(f"{entry.filename} has more than {MAX_VALUES:,} values")
-    return content.decode(), len(content)
 
 
 def _json(name: str, text: str) -> Any:
