@@ -97,16 +97,11 @@ def measure(spec: SweepSpec, *, console: "Console | None" = None) -> StudyResult
         result.study = plan
         study.save(plan, result.folder)
         known_before = {trial.id for trial in study.trials(before)}
-        given = {seed for parsed, _ in spec.grids for seed in parsed.seeds or ()}
-        drawn = {t.id for t in study.trials(plan) if t.id not in known_before and t.seed not in given}
+        drawn = {t.id for t in study.trials(plan) if t.id not in known_before and t.seed in t.point.drawn}
         old = {t.id for t in study.trials(plan) if t.point.key in wanted} - drawn
         runs = _attempts(result, every, old=old)
-        known_points = {point.key for point in before.points}
-        added = [
-            shlex.join(point.overrides)
-            for point in plan.points
-            if known_points and point.key not in known_points
-        ]
+        new = plan.points[len(before.points) :] if before.points else ()
+        added = [shlex.join(point.overrides) for point in new]
         _run_missing(result, wanted, every, runs=runs, spec=spec, added=added, console=console)
         result.records = study.records(result.study, result.output_root)
         # At the level of the page, whose answer stands beside the note.
