@@ -190,17 +190,22 @@ def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
     deleted = experiment is not None and experiment.lifecycle_stage == "deleted"
     if artifacts is None:
         return TrackingClient(client, experiment.experiment_id, uri) if experiment and not deleted else None
-    if experiment is not None:
-        if deleted:  # its name stays taken, and no run is added to it
-            client.restore_experiment(experiment.experiment_id)
-        return _described(client, experiment, uri)
-    location = artifacts.absolute().as_uri() if uri.startswith(DATABASES) else None
-    try:
-        client.create_experiment(EXPERIMENT, artifact_location=location)
-    except MlflowException:
-        if client.get_experiment_by_name(EXPERIMENT) is None:  # another run may have just made it
-            raise
-    return _described(client, client.get_experiment_by_name(EXPERIMENT), uri)
+    if experiment is None:
+        location = artifacts.absolute().as_uri() if uri.startswith(DATABASES) else None
+        try:
+            client.create_experiment(EXPERIMENT, artifact_location=location)
+        except MlflowException:
+            if client.get_experiment_by_name(EXPERIMENT) is None:  # another run may have just made it
+                raise
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+        assert experiment is not None
+    elif deleted:  # its name stays taken, and no run is added to it
+        client.restore_experiment(experiment.experiment_id)
+    with suppress(MlflowException):  # a server may refuse it to users who may write runs
+        for name, value in ui.tags(experiment.creation_time or 0).items():
+            if experiment.tags.get(name) != value:
+                client.set_experiment_tag(experiment.experiment_id, name, value)
+    return TrackingClient(client, experiment.experiment_id, uri)
 
 
 def _set_environment() -> None:
@@ -238,17 +243,6 @@ def place(store: bytes, uri: str) -> None:
             os.link(whole, path)
         finally:
             whole.unlink()
-
-
-def _described(client: Any, experiment: Any, uri: str) -> TrackingClient:
-    """Return the experiment's client, after writing its description and saved views where they lack."""
-    from mlflow.exceptions import MlflowException
-
-    with suppress(MlflowException):  # a server may refuse it to users who may write runs
-        for name, value in ui.tags(experiment.creation_time or 0).items():
-            if experiment.tags.get(name) != value:
-                client.set_experiment_tag(experiment.experiment_id, name, value)
-    return TrackingClient(client, experiment.experiment_id, uri)
 
 
 def _short(tags: dict[str, str]) -> dict[str, str]:
