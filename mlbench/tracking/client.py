@@ -173,8 +173,9 @@ def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
     """Return the store at an MLflow tracking URI.
 
     A new store's files go to `artifacts` where MLflow would put them below the current directory (a plain
-    database); None only looks: a store or an experiment that does not exist is then not made. Raises
-    UserError for a URI that is no store's, and what MLflow raises for one that does not answer.
+    database), and its description and saved views are written where they lack; None only looks: a store or
+    an experiment that does not exist is then not made. Raises UserError for a URI that is no store's, and
+    what MLflow raises for one that does not answer.
     """
     check_store(uri)
     _set_environment()
