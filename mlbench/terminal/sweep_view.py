@@ -176,17 +176,13 @@ class SweepView(View):
         first = max(0, min(at - room // 2, len(self.points) - room))
         for point in self.points[first : first + room]:
             style = "bold" if point.label == running else ""
-            grid.add_row(
-                self._short(point), f"{len(point.records)}/{point.runs}", *self._cells(point), style=style
-            )
+            label = shlex.join(word for word in point.overrides if word not in self._common) or point.label
+            done = f"{len(point.records)}/{point.runs}"
+            grid.add_row(label, done, *self._cells(point), style=style)
         hidden = len(self.points) - min(room, len(self.points))
         lines = [Text(f"every point: {shlex.join(self._common)}", style="dim")] if self._common else []
         more = [Text(f"and {format.counted(hidden, 'more point')}", style="dim")] if hidden else []
         return Group(*lines, grid, *more, *self._now_running(), Text(self.standing(), style="bold"))
-
-    def _short(self, point: PointProgress) -> str:
-        """Return the words of a point that not all points share."""
-        return shlex.join(word for word in point.overrides if word not in self._common) or point.label
 
     def _cells(self, point: PointProgress) -> list[str]:
         """Return median, interval and speed-up; computed again only where a run has ended."""
