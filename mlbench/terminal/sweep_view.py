@@ -24,7 +24,6 @@ from mlbench.terminal.result_card import WIDTH, wrapped
 
 if TYPE_CHECKING:
     from mlbench.report import grouping
-    from mlbench.report.tables import TableCell
 
 INTERVAL = " (95 % interval)"
 ANSWERS: dict[str, str] = dict.fromkeys(("curve", "workers", "goal reached"), "")
@@ -244,7 +243,8 @@ def answer(groups: "Sequence[grouping.Group]", *, markdown: bool = False) -> str
         points = report_tables.points(group)
         places = [number for number, heading in enumerate(points.headings) if heading in ANSWERS]
         headings = [points.headings[column] + ANSWERS[points.headings[column]] for column in places]
-        rows = [[_text(row.cells[column]) for column in places] for row in points.rows]
+        cells = [[row.cells[column] for column in places] for row in points.rows]
+        rows = [[f"{cell.text} ({cell.below})" if cell.below else cell.text for cell in row] for row in cells]
         if markdown:
             parts += [f"### {group.heading}", "", tables.markdown(headings, rows), ""]
             parts += [f"{sentence}\n" for sentence in summary.answer(group)]
@@ -252,10 +252,6 @@ def answer(groups: "Sequence[grouping.Group]", *, markdown: bool = False) -> str
         parts += [group.heading, tables.table(headings, rows)]
         parts += ["\n".join(wrapped(sentence, WIDTH)) for sentence in summary.answer(group)] + [""]
     return "\n".join(parts).rstrip()
-
-
-def _text(cell: "TableCell") -> str:
-    return f"{cell.text} ({cell.below})" if cell.below else cell.text
 
 
 def _point(overrides: str) -> str:
