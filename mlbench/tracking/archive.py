@@ -43,7 +43,6 @@ PROVENANCE = (
     "command", "mlbench", "source", "key", "seed", "deviations", "caveats", "warnings", "nodes", "software",
     "data_hash", "ray",
 )  # fmt: skip
-DAMAGES = (zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 TIMES = {"validations", "table"}  # fields of a record whose numbers no other run has
 RUN, MEASURE = ["python", "-m", "mlbench.run"], ["python", "-m", "mlbench.measure"]
 
@@ -215,7 +214,7 @@ def _files(path: Path) -> tuple[dict[str, str], str]:
     except OSError as error:
         raise UserError(error.strerror or str(error)) from error
     # what zipfile raises on damaged headers, encryption and unknown methods
-    except (*DAMAGES, EOFError, ValueError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError) as error:
         why = str(error)[:60] or "it ends early"
         raise UserError(f"it is damaged or no zip file ({why})") from error
 
