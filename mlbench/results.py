@@ -89,11 +89,11 @@ def _list(args: Args) -> int:
       python -m mlbench.results list sort=time --wide
     """
     runs = _runs(args)
-    selected = [runs[name].row for name in _selection(args, runs, args.arguments)]
+    matches = [runs[name].row for name in _selection(args, runs, args.arguments)]
     last = args.settings["last"]
     if last and not (last.isdecimal() and int(last)):
         raise UserError(f"last={last} is not a number of runs", hint="e.g. last=20")
-    rows = run_table.ordered(selected, sort=args.settings["sort"], last=int(last or 0))
+    rows = run_table.ordered(matches, sort=args.settings["sort"], last=int(last or 0))
     if args.json:
         print(json.dumps([run_table.summary(row) for row in rows], indent=2))
     elif rows:
@@ -613,7 +613,7 @@ def _mlflow(args: Args) -> int:
     upload = run_folders.results_command("sync", args.output_root)
     upload += " tracking_uri=..." if args.settings["tracking_uri"] else ""
     ids = sync.location(uri, run_id, upload=upload)
-    ui.serve(uri, *ids, port=ui.port(args.settings["port"]), show=say)
+    ui.serve(uri, *ids, port_text=args.settings["port"], show=say)
     return OK
 
 

@@ -71,8 +71,8 @@ def read(arguments: Sequence[str]) -> SweepSpec:
     name = options.get("study") or _name(parsed)
     question = options.get("question") or _question(parsed)
     settings = {word for setting, word in parsed.output_settings.items() if setting != SEARCH_PATH}
-    recorded = [word for word in arguments if word not in settings]
-    grids = ((parsed, _invocation(recorded, options, seeds=parsed.seeds)),)
+    words = [word for word in arguments if word not in settings]
+    grids = ((parsed, _invocation(words, options, seeds=parsed.seeds)),)
     return SweepSpec(name, question, grids, parsed.output_settings, **_limits(options))
 
 

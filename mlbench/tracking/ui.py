@@ -64,19 +64,15 @@ def link(server: str, experiment_id: str, run: str = "", *, file: str = "") -> s
     return f"{server.rstrip('/')}{server and '/'}{path}?{query}"
 
 
-def port(text: str) -> int:
-    """Return the port that a user wrote, or MLflow's own; UserError where it is none."""
-    if text and not (text.isdecimal() and 0 < int(text) < 65536):
-        raise UserError(f"port={text} is not a port", hint=f"e.g. port={PORT + 1}")
-    return int(text or PORT)
-
-
-def serve(uri: str, experiment_id: str, run: str, *, port: int, show: Callable[[str], None]) -> None:
+def serve(uri: str, experiment_id: str, run: str, *, port_text: str, show: Callable[[str], None]) -> None:
     """Show the link to the runs, or to one of MLflow's id; without a server become one until Ctrl-C.
 
-    Raises UserError where the port is in use or the store has another UI.
+    `port_text`: the port as a user wrote it; "": MLflow's own. Raises UserError where it is none or in use, and
+    where the store has another UI.
     """
-    scheme = urlsplit(uri).scheme
+    if port_text and not (port_text.isdecimal() and 0 < int(port_text) < 65536):
+        raise UserError(f"port={port_text} is not a port", hint=f"e.g. port={PORT + 1}")
+    port, scheme = int(port_text or PORT), urlsplit(uri).scheme
     if scheme in ("http", "https"):
         show(link(without_credentials(uri), experiment_id, run))
         return
