@@ -67,7 +67,7 @@ def link(server: str, experiment_id: str, run: str = "", *, file: str = "") -> s
 def serve(uri: str, experiment_id: str, run: str, *, port_text: str, show: Callable[[str], None]) -> None:
     """Show the link to the runs, or to one of MLflow's id; without a server become one until Ctrl-C.
 
-    `port_text`: the port as a user wrote it; "": MLflow's own. Raises UserError where it is none or in use, and
+    `port_text`: as a user wrote it; "": MLflow's own. Raises UserError where it is no port or in use, or
     where the store has another UI.
     """
     if port_text and not (port_text.isdecimal() and 0 < int(port_text) < 65536):
