@@ -349,9 +349,7 @@ def _plot(args: Args) -> int:
     """
     from mlbench.report import grouping, writer
 
-    records = _some(args) if args.arguments else _selected(args)
-    if not records:
-        raise UserError(_none(args))
+    records = _some(args, or_all=True)
     filters = " ".join(args.arguments)
     text = writer.StudyText(
         title=f"Runs: {filters or 'all'}",
@@ -617,11 +615,6 @@ def _mlflow(args: Args) -> int:
     return OK
 
 
-def _selected(args: Args) -> list[Record]:
-    """Return the records that the words select; name those that cannot be read."""
-    return _records(args, _selection(args, _runs(args), args.arguments))
-
-
 def _records(args: Args, names: Sequence[str]) -> list[Record]:
     """Return the records of runs, without those that were deleted since they were selected."""
     records = []
@@ -686,15 +679,15 @@ def _existing(args: Args) -> Path:
     return root
 
 
-def _some(args: Args) -> list[Record]:
-    """Return the records that the words select; UserError where there are no words or no records."""
-    if not args.arguments:
+def _some(args: Args, *, or_all: bool = False) -> list[Record]:
+    """Return the records that the words select, without words all where `or_all`; UserError for none."""
+    if not args.arguments and not or_all:
         raise UserError(
             "name the runs: a part of their name, or name=value filters", hint="--help has examples"
         )
-    records = _selected(args)
+    records = _records(args, _selection(args, _runs(args), args.arguments))
     if not records:
-        listing = run_folders.results_command("list", args.output_root)
+        listing = run_folders.results_command("list", args.output_root) if args.arguments else ""
         raise UserError(_none(args, args.arguments), hint=listing)
     return records
 
