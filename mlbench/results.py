@@ -14,7 +14,7 @@ from typing import Any
 from mlbench.analysis import run_index, select
 from mlbench.config.errors import UserError, suggest
 from mlbench.config.store_uri import default_store
-from mlbench.record import format, reader, run_folders
+from mlbench.record import format, reader, run_folders, study
 from mlbench.record.record import Record
 from mlbench.terminal import run_table
 from mlbench.terminal.args import (
@@ -89,11 +89,11 @@ def _list(args: Args) -> int:
       python -m mlbench.results list sort=time --wide
     """
     runs = _runs(args)
-    rows = run_table.ordered(
-        [runs[name].row for name in _selection(args, runs, args.arguments)],
-        sort=args.settings["sort"],
-        last=_count(args, "last") if args.settings["last"] else None,
-    )
+    matches = [runs[name].row for name in _selection(args, runs, args.arguments)]
+    last = args.settings["last"]
+    if last and not (last.isdecimal() and int(last)):
+        raise UserError(f"last={last} is not a number of runs", hint="e.g. last=20")
+    rows = run_table.ordered(matches, sort=args.settings["sort"], last=int(last or 0))
     if args.json:
         print(json.dumps([run_table.summary(row) for row in rows], indent=2))
     elif rows:
@@ -146,7 +146,7 @@ def _show(args: Args) -> int:
     if re.fullmatch(MLFLOW_ID, word):
         from mlbench.tracking import sync
 
-        word = sync.run_id_of(word, default_store(args.output_root)) or word
+        word = sync.ask(_uri(args), lambda client: client.run_id(word), absent=None) or word
     folder = run_folders.folder(args.output_root, word)
     record = reader.load(folder / "record.json")
     if args.json:
@@ -158,7 +158,6 @@ def _show(args: Args) -> int:
 
 def _show_study(args: Args, name: str) -> int:
     """Print the answer of a study as its sweep printed it."""
-    from mlbench.record import study
     from mlbench.report import aggregates, grouping
     from mlbench.terminal import sweep_view
 
@@ -286,7 +285,7 @@ def _import(args: Args) -> int:
 
     if not args.arguments:
         raise UserError("import takes zip files or folders", hint=f"{COMMAND.program} import --help")
-    uri = args.settings["tracking_uri"] or default_store(args.output_root)
+    uri = _uri(args)
     complete = sync.uploaded_runs(uri)
     outcomes = []
     for path, run, log in archive.load(archive.paths(args.arguments)):
@@ -295,7 +294,7 @@ def _import(args: Args) -> int:
             warn(f"mlbench: {run}")
             continue
         outcome = importer.import_run(
-            run, log, output_root=args.output_root, uri=uri, complete=complete, draw=show.draw_figures
+            run, log, output_root=args.output_root, uri=uri, complete=complete, draw=show.Terminal().figures
         )
         outcomes.append({"file": str(path), "outcome": outcome, "run": run.run_id})
         if not args.json:
@@ -348,12 +347,9 @@ def _plot(args: Args) -> int:
       python -m mlbench.results plot task=resnet20 to=figures
       python -m mlbench.results plot study:scaling
     """
-    from mlbench.record import study
     from mlbench.report import grouping, writer
 
-    records = _some(args) if args.arguments else _selected(args)
-    if not records:
-        raise UserError(_none(args))
+    records = _some(args, or_all=True)
     filters = " ".join(args.arguments)
     text = writer.StudyText(
         title=f"Runs: {filters or 'all'}",
@@ -503,8 +499,7 @@ def _delete(args: Args) -> int:
 
     broken = run_folders.damaged(args.output_root, args.arguments[0]) if len(args.arguments) == 1 else None
     if broken is not None:
-        uri = args.settings["tracking_uri"] or default_store(args.output_root)
-        runs = [(broken.name, uri)]
+        runs = [(broken.name, _uri(args))]
     else:
         runs = [(record.run_id, _uri(args, record)) for record in _some(args)]
     if not args.options.yes:
@@ -542,7 +537,7 @@ def _sync(args: Args) -> int:
     uri = args.settings["tracking_uri"] or None
     outcomes = []
     usable, _ = run_index.entries(_existing(args))
-    for result in sync.sync_runs(args.output_root, uri, usable=usable, draw=show.draw_figures):
+    for result in sync.sync_runs(args.output_root, uri, usable=usable, draw=show.Terminal().figures):
         outcomes.append(vars(result))
         if not args.json and result.outcome != "present":
             say(f"{result.run_id}: {result.outcome}" + (f": {result.why}" if result.why else ""))
@@ -601,10 +596,9 @@ def _mlflow(args: Args) -> int:
       python -m mlbench.results mlflow last
       python -m mlbench.results mlflow study:scaling port=5001
     """
-    from mlbench.record import study
     from mlbench.tracking import parent_runs, sync
 
-    uri, run_id = args.settings["tracking_uri"] or default_store(args.output_root), ""
+    uri, run_id = _uri(args), ""
     for word in args.arguments[:1]:
         name = word.removeprefix("study:")
         if name == word:
@@ -617,13 +611,8 @@ def _mlflow(args: Args) -> int:
     upload = run_folders.results_command("sync", args.output_root)
     upload += " tracking_uri=..." if args.settings["tracking_uri"] else ""
     ids = sync.location(uri, run_id, upload=upload)
-    ui.serve(uri, *ids, port=ui.port(args.settings["port"]), show=say)
+    ui.serve(uri, *ids, port_text=args.settings["port"], show=say)
     return OK
-
-
-def _selected(args: Args) -> list[Record]:
-    """Return the records that the words select; name those that cannot be read."""
-    return _records(args, _selection(args, _runs(args), args.arguments))
 
 
 def _records(args: Args, names: Sequence[str]) -> list[Record]:
@@ -642,7 +631,7 @@ def _selection(args: Args, runs: Mapping[str, run_index.IndexEntry], filters: Se
         values = ",".join(word.partition("=")[2] for word in filters if word.startswith(f"{twice}="))
         raise UserError(f"{twice} is given twice", hint=f"a comma means or: {twice}={values}")
 
-    def study(names: str) -> list[str]:
+    def in_studies(names: str) -> list[str]:
         chosen = []
         for name in names.split(","):
             members = [run for run in runs if runs[run].fields.get("study") == name]
@@ -653,7 +642,7 @@ def _selection(args: Args, runs: Mapping[str, run_index.IndexEntry], filters: Se
     if compared := next((word for word in filters if re.match(r"[\w.]+ *[<>!]", word)), None):
         raise UserError(f"{compared} is no filter", hint="list the values: workers=2,4")
     filters = [_name(args, word) for word in filters]
-    chosen = select.select(list(runs), filters, fields=lambda name: runs[name].fields, studies=study)
+    chosen = select.select(list(runs), filters, fields=lambda name: runs[name].fields, studies=in_studies)
     for name, _, value in (word.partition("=") for word in filters if chosen):
         for text in value.split(",") if "," in value else ():
             if not any(select.matches(entry.fields, name, [text]) for entry in runs.values()):
@@ -690,15 +679,15 @@ def _existing(args: Args) -> Path:
     return root
 
 
-def _some(args: Args) -> list[Record]:
-    """Return the records that the words select; UserError where there are no words or no records."""
-    if not args.arguments:
+def _some(args: Args, *, or_all: bool = False) -> list[Record]:
+    """Return the records that the words select, without words all where `or_all`; UserError for none."""
+    if not args.arguments and not or_all:
         raise UserError(
             "name the runs: a part of their name, or name=value filters", hint="--help has examples"
         )
-    records = _selected(args)
+    records = _records(args, _selection(args, _runs(args), args.arguments))
     if not records:
-        listing = run_folders.results_command("list", args.output_root)
+        listing = run_folders.results_command("list", args.output_root) if args.arguments else ""
         raise UserError(_none(args, args.arguments), hint=listing)
     return records
 
@@ -731,16 +720,9 @@ def _folder(args: Args, default: Path, *, files: tuple[str, ...] = ()) -> Path:
     return to
 
 
-def _count(args: Args, name: str) -> int:
-    text = args.settings[name]
-    if not text.isdecimal() or int(text) == 0:
-        raise UserError(f"{name}={text} is not a number of runs", hint=f"e.g. {name}=20")
-    return int(text)
-
-
-def _uri(args: Args, record: Record) -> str:
+def _uri(args: Args, record: Record | None = None) -> str:
     """Return the store that has a run: the one given, else its own, else the default."""
-    own = record.experiment.tracking_uri
+    own = record.experiment.tracking_uri if record else None
     return args.settings.get("tracking_uri") or own or default_store(args.output_root)
 
 

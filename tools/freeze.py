@@ -49,7 +49,7 @@ def recipes() -> dict[str, Recipe]:
     """Return the hash of every shipped task's recipes at official scale; an always open task has none."""
     result = {}
     for task in (task for task in compose.choices("task") if not registry.load(task).Config.OPEN):
-        for recipe in help.recipes(plugins.own_conf() / "task" / f"{task}.yaml"):
+        for recipe in help.names(plugins.own_conf() / "task" / f"{task}.yaml", "recipes"):
             experiment = compose.compose([f"task={task}", f"task.recipe={recipe}", "scale=official"])
             free: list[str] = sorted(registry.load(task).Config.FREE)
             sha256 = official.recipe_hash(experiment.plain(), free)

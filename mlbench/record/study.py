@@ -167,7 +167,7 @@ def with_another_seed(study: Study, keys: Collection[str]) -> Study:
 
 
 def trials(study: Study) -> list[Trial]:
-    """Return all trials, point by point; `studies.trial_order` has the order in which they run."""
+    """Return all trials, point by point; `studies.session` has the order in which they run."""
     return [Trial(point, repeat, seed) for point in study.points for repeat, seed in enumerate(point.seeds)]
 
 

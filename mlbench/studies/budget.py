@@ -101,5 +101,4 @@ class Budget:
     def left(self, keys: Sequence[str]) -> float | None:
         """Return how many seconds these runs take together; None while one of them is unknown."""
         each = [self.seconds(key) for key in keys]
-        times = [seconds for seconds in each if seconds is not None]
-        return sum(times) if len(times) == len(each) else None
+        return None if None in each else sum(filter(None, each))

@@ -16,15 +16,13 @@ from mlbench.datasets import arrow
 from mlbench.launch import cache, execute
 from mlbench.record import format, run_folders, study
 from mlbench.record.attempts import trial_result
-from mlbench.record.study import Study
+from mlbench.record.study import Study, StudyPoint
 from mlbench.studies import sequential, session
 from mlbench.studies.estimate import RunEstimate, estimates
 from mlbench.studies.spec import SweepSpec, compose_points
-from mlbench.studies.trial_order import ordered_trials
 from mlbench.tasks import registry
 from mlbench.terminal import tables
-from mlbench.terminal.args import WIDTH
-from mlbench.terminal.result_card import wrapped
+from mlbench.terminal.result_card import WIDTH, wrapped
 
 LABEL = 12  # columns of the first column
 BY_FIRST_RUN = "made by the first run"
@@ -34,17 +32,16 @@ NOTHING = "dry run: nothing was started or written"
 
 @dataclass(frozen=True)
 class PointPlan:
-    """One point of a study: its runs, how many of them exist, and about what one of the others takes."""
+    """One point of a study, how many of its runs exist, and about what one of the others takes."""
 
-    overrides: tuple[str, ...]
-    runs: int
+    point: StudyPoint
     finished: int
     estimate: RunEstimate
     refusal: str | None
 
     @property
     def missing(self) -> int:
-        return 0 if self.refusal else self.runs - self.finished
+        return 0 if self.refusal else len(self.point.seeds) - self.finished
 
 
 def run(experiment: Experiment, overrides: Sequence[str]) -> list[str]:
@@ -80,14 +77,15 @@ def sweep(spec: SweepSpec) -> tuple[list[str], bool]:
     points = _points(plan, wanted, result)
     hardware = ", ".join(sorted({experiment.hardware.name for experiment in wanted.values()}))
     lines = wrapped(f"study {plan.name}: {plan.question}", WIDTH)
-    shared = [word for word in points[0].overrides if all(word in point.overrides for point in points)]
-    if shared and len(points) > 1:
+    every = [each.point.overrides for each in points]
+    shared = [word for word in every[0] if all(word in words for words in every)] if len(every) > 1 else []
+    if shared:
         lines += wrapped(f"every point: {shlex.join(shared)}", WIDTH)
-    lines += _table(points, shared if len(points) > 1 else [])
-    for point in points:
-        if point.refusal:
-            lines += wrapped(f"refused: {shlex.join(point.overrides)}: {point.refusal}", WIDTH)
-    lines += _row("estimate", _total([(point.missing, point.estimate) for point in points], hardware))
+    lines += _table(points, shared)
+    for each in points:
+        if each.refusal:
+            lines += wrapped(f"refused: {shlex.join(each.point.overrides)}: {each.refusal}", WIDTH)
+    lines += _row("estimate", _total([(each.missing, each.estimate) for each in points], hardware))
     if spec.auto:
         more = f"repeats=auto adds seeds while the order is undecided, up to {sequential.MOST} a point"
         lines += _row("not in it", more)
@@ -97,18 +95,16 @@ def sweep(spec: SweepSpec) -> tuple[list[str], bool]:
         lines += _row("limit", f"max_time={spec.max_time_s:g}s: no run starts that would end later")
     lines += _row("data", "; ".join(dict.fromkeys(map(_data, wanted.values()))))
     lines += _row("results", str(result.folder))
-    return [*lines, NOTHING], any(point.refusal for point in points)
+    return [*lines, NOTHING], any(each.refusal for each in points)
 
 
 def _check(experiment: Experiment) -> None:
     """Raise UserError for what the command itself refuses before a worker starts; write nothing."""
     execute.check_launcher(experiment)
     execute.check(experiment)
-    folders = {"output_root": experiment.output_root}
+    execute.check_folder("output_root", experiment.output_root)
     if connection.shares_files(experiment) and _data(experiment).endswith((BY_FIRST_RUN, OWN_FILES)):
-        folders["data_root"] = experiment.data_root
-    for name, folder in folders.items():
-        execute.check_folder(name, folder)
+        execute.check_folder("data_root", experiment.data_root)
 
 
 def configurations(spec: SweepSpec) -> Iterator[str]:
@@ -122,7 +118,7 @@ def configurations(spec: SweepSpec) -> Iterator[str]:
 
 
 def _points(plan: Study, wanted: Mapping[str, Experiment], result: session.StudyResult) -> list[PointPlan]:
-    trials = [trial for trial in ordered_trials(plan) if trial.point.key in wanted]
+    trials = [trial for trial in session.ordered_trials(plan) if trial.point.key in wanted]
     runs = study.attempts(trials, result.output_root)
     done = (trial for trial in trials if trial_result(runs[trial.id]) is not None)
     finished = Counter(trial.point.key for trial in done)
@@ -130,28 +126,21 @@ def _points(plan: Study, wanted: Mapping[str, Experiment], result: session.Study
     measured = run_folders.readable(result.output_root)
     every = estimates((wanted[point.key] for point in points), measured)
     return [
-        PointPlan(
-            point.overrides,
-            len(point.seeds),
-            finished[point.key],
-            estimate,
-            session.refusal(wanted[point.key]),
-        )
+        PointPlan(point, finished[point.key], estimate, session.refusal(wanted[point.key]))
         for point, estimate in zip(points, every, strict=True)
     ]
 
 
 def _table(points: Sequence[PointPlan], shared: Sequence[str]) -> list[str]:
     """Return a row a point, and below it what the estimates are known from."""
-    bases = list(dict.fromkeys(point.estimate.basis for point in points))
+    bases = list(dict.fromkeys(each.estimate.basis for each in points))
     rows = []
-    for point in points:
-        label = shlex.join(word for word in point.overrides if word not in shared) or shlex.join(
-            point.overrides
-        )
-        seconds = "?" if point.estimate.seconds is None else format.whole(point.estimate.seconds)
-        basis = f"[{bases.index(point.estimate.basis) + 1}]"
-        rows.append([label, str(point.runs), str(point.finished), str(point.missing), f"{seconds} {basis}"])
+    for each in points:
+        words = each.point.overrides
+        label = shlex.join([word for word in words if word not in shared] or words)
+        counts = map(str, (len(each.point.seeds), each.finished, each.missing))
+        seconds = "?" if each.estimate.seconds is None else format.whole(each.estimate.seconds)
+        rows.append([label, *counts, f"{seconds} [{bases.index(each.estimate.basis) + 1}]"])
     headings = ("point", "runs", "reused", "to measure", "one run about")
     right = [False, True, True, True, True]
     notes = [line for number, basis in enumerate(bases, start=1)

@@ -40,7 +40,6 @@ from mlbench.studies.spec import (
     require_same_study,
     sample_of,
 )
-from mlbench.studies.trial_order import ordered_trials
 from mlbench.tasks import registry
 from mlbench.terminal import show
 from mlbench.terminal.sweep_view import PointProgress, SweepView
@@ -72,6 +71,17 @@ class StudyResult:
         return self.folder.parent.parent
 
 
+@dataclass(frozen=True)
+class _Sweep:
+    """One call of `measure`: `wanted` and `experiments`, which are those of the whole plan, are by key."""
+
+    spec: SweepSpec
+    result: StudyResult
+    wanted: Mapping[str, Experiment]
+    experiments: Mapping[str, Experiment]
+    progress: SweepView
+
+
 def measure(spec: SweepSpec, *, console: "Console | None" = None) -> StudyResult:
     """Measure what the study lacks; UserError lists every fault before anything runs.
 
@@ -87,16 +97,11 @@ def measure(spec: SweepSpec, *, console: "Console | None" = None) -> StudyResult
         result.study = plan
         study.save(plan, result.folder)
         known_before = {trial.id for trial in study.trials(before)}
-        given = {seed for parsed, _ in spec.grids for seed in parsed.seeds or ()}
-        drawn = {t.id for t in study.trials(plan) if t.id not in known_before and t.seed not in given}
+        drawn = {t.id for t in study.trials(plan) if t.id not in known_before and t.seed in t.point.drawn}
         old = {t.id for t in study.trials(plan) if t.point.key in wanted} - drawn
         runs = _attempts(result, every, old=old)
-        known_points = {point.key for point in before.points}
-        added = [
-            shlex.join(point.overrides)
-            for point in plan.points
-            if known_points and point.key not in known_points
-        ]
+        new = plan.points[len(before.points) :] if before.points else ()
+        added = [shlex.join(point.overrides) for point in new]
         _run_missing(result, wanted, every, runs=runs, spec=spec, added=added, console=console)
         result.records = study.records(result.study, result.output_root)
         # At the level of the page, whose answer stands beside the note.
@@ -143,13 +148,25 @@ def load_results(spec: SweepSpec) -> StudyResult:
 
 def prepare(spec: SweepSpec) -> None:
     """Make the data sets of all points, official ones too; UserError for what cannot be measured."""
-    experiments, _ = compose_points(spec)
-    plan = load_results(spec).study
-    wanted = experiments or plan_experiments(plan, {}, spec)
-    require_measurable(wanted, spec)
+    _, wanted, _ = extended_plan(spec, load_results(spec).study, compose_points(spec))
     for experiment in wanted.values():
         if experiment.task.dataset != registry.NO_DATASET:
             registry.load(experiment.task.name).prepare(experiment.task, experiment.data_root.absolute())
+
+
+def ordered_trials(plan: Study) -> list[Trial]:
+    """Return all trials in the order in which they run.
+
+    Every repeat is a block that has all points once, in an order of its own, so that a slow drift of the
+    machine favours no point and a study that stops early is balanced. The order is that of a hash of
+    order_seed, repeat and key: random, the same after a restart, and unmoved by points that come later.
+    """
+
+    def place(trial: Trial) -> tuple[int, bytes]:
+        text = f"{plan.order_seed}/{trial.repeat}/{trial.point.key}"
+        return trial.repeat, hashlib.sha256(text.encode()).digest()
+
+    return sorted(study.trials(plan), key=place)
 
 
 def _run_missing(
@@ -184,6 +201,7 @@ def _run_missing(
         if (record := results[trial.id]) is not None and record.status in FINISHED:
             point.records.append(record)
     with SweepView(list(rows.values()), console=console) as progress:
+        sweep = _Sweep(spec, result, wanted, experiments, progress)
         progress.say(f"study {plan.name}: {plan.question}")
         if added:
             progress.say(f"adds {format.counted(len(added), 'point')} to the study: {'; '.join(added)}")
@@ -193,32 +211,24 @@ def _run_missing(
         progress.spent = budget.spent
         keys = dict.fromkeys(trial.point.key for trial in missing)
         never = {key: why for key in keys if (why := refusal(wanted[key])) is not None}  # Ray is not needed
-        missing = _feasible(missing, never, result=result, progress=progress)
+        missing = _feasible(missing, never, sweep)
         if missing:
             sample = wanted[missing[0].point.key]
             cluster = _submitting if remote_run.takes(sample.cluster.name) else _joined
-            with cluster(missing, wanted, spec=spec, result=result, progress=progress) as (missing, spec):
+            with cluster(missing, sweep) as (missing, sweep):
                 if missing:
-                    _run(missing, wanted, experiments, budget, spec=spec, result=result, progress=progress)
+                    _run(missing, sweep, budget)
 
 
 @contextmanager
-def _joined(
-    missing: Sequence[Trial],
-    wanted: Mapping[str, Experiment],
-    *,
-    spec: SweepSpec,
-    result: StudyResult,
-    progress: SweepView,
-) -> Iterator[tuple[list[Trial], SweepSpec]]:
+def _joined(missing: Sequence[Trial], sweep: _Sweep) -> Iterator[tuple[list[Trial], _Sweep]]:
     """Join the cluster; yield the trials that fit on it."""
-    sample = wanted[missing[0].point.key]
-    progress.say(f"starting Ray ({sample.cluster.name})")
+    sample = sweep.wanted[missing[0].point.key]
+    sweep.progress.say(f"starting Ray ({sample.cluster.name})")
     with ExitStack() as cluster:
-        with starting(partial(_give_up, progress)):
+        with starting(partial(_give_up, sweep.progress)):
             host = cluster.enter_context(connection.join(sample))
-        refusals = _refusals_there(missing, wanted, host=host, progress=progress)
-        yield _feasible(missing, refusals, result=result, progress=progress), spec
+        yield _feasible(missing, _refusals_there(missing, sweep, host=host), sweep), sweep
 
 
 def _give_up(progress: SweepView, why: str) -> None:
@@ -228,31 +238,25 @@ def _give_up(progress: SweepView, why: str) -> None:
 
 
 @contextmanager
-def _submitting(
-    missing: Sequence[Trial],
-    wanted: Mapping[str, Experiment],
-    *,
-    spec: SweepSpec,
-    result: StudyResult,
-    progress: SweepView,
-) -> Iterator[tuple[list[Trial], SweepSpec]]:
+def _submitting(missing: Sequence[Trial], sweep: _Sweep) -> Iterator[tuple[list[Trial], _Sweep]]:
     """Join a Ray on this machine, which submits one run after the other and measures nothing.
 
     Runs on nodes of one shape share a Ray cluster, which grows: so the trials are yielded sorted by their
     size, and random only within one. The Ray clusters are deleted at the end.
     """
+    spec, result, wanted = sweep.spec, sweep.result, sweep.wanted
     sample = wanted[missing[0].point.key]
     cluster = connection.load(sample.cluster.name)
     location = f"{platform.node()}:{result.folder.absolute()}"  # a resumed sweep has it, and nobody else's
     digest = hashlib.sha256(location.encode()).hexdigest()[:8]
     shared = getattr(sample.cluster, "shared", None) or f"mlb-sweep-{digest}"
     settings = dict(spec.output_settings) | {"cluster.shared": f"cluster.shared={shared}"}
-    progress.say(f"submitting to {sample.cluster.name}; the runs share Ray clusters named {shared}-*")
+    sweep.progress.say(f"submitting to {sample.cluster.name}; the runs share Ray clusters named {shared}-*")
     here = sample.model_copy(update={"cluster": compose.compose(["cluster=local"]).cluster})
     try:
         with connection.join(here):
             ordered = sorted(missing, key=lambda trial: cluster.sweep_order(wanted[trial.point.key]))
-            yield ordered, replace(spec, output_settings=settings)
+            yield ordered, replace(sweep, spec=replace(spec, output_settings=settings))
     finally:
         fields = sample.cluster.model_copy(update={"shared": shared})
         try:
@@ -285,22 +289,14 @@ def _more_seeds(
     return [trial for trial in ordered_trials(result.study) if trial.id not in before]
 
 
-def _run(
-    missing: Sequence[Trial],
-    wanted: Collection[str],
-    experiments: Mapping[str, Experiment],
-    budget: Budget,
-    *,
-    spec: SweepSpec,
-    result: StudyResult,
-    progress: SweepView,
-) -> None:
+def _run(missing: Sequence[Trial], sweep: _Sweep, budget: Budget) -> None:
     """Let Tune run the trials; on Ctrl-C the running one ends as a single run does."""
     ray_env.configure_tune()
     import ray
 
     from mlbench.studies.tune import StudyMonitor, TrialContext, TuneThread
 
+    spec, result, experiments, progress = sweep.spec, sweep.result, sweep.experiments, sweep.progress
     address = ray.get_runtime_context().gcs_address
     sample = experiments[missing[0].point.key]
     cluster = connection.load(sample.cluster.name)
@@ -320,7 +316,7 @@ def _run(
         sweep=secrets.token_hex(8),
         limits=limits,
     )
-    more = partial(_more_seeds, wanted, experiments, limits, result) if spec.auto else tuple
+    more = partial(_more_seeds, sweep.wanted, experiments, limits, result) if spec.auto else tuple
     monitor = StudyMonitor(context.trials, budget, folder=result.folder, progress=progress)
     thread = TuneThread(context, more)
     servers = connection.Servers.find()
@@ -329,7 +325,7 @@ def _run(
         try:
             thread.start()
             next_look = clock.monotonic() + SERVERS_POLL_S
-            while lost is None and not thread.wait(POLL_S):
+            while lost is None and not thread.ended.wait(POLL_S):
                 monitor.update()
                 if clock.monotonic() >= next_look:
                     lost = servers.lost()
@@ -346,27 +342,21 @@ def _run(
     result.unmeasured += monitor.unmeasured
     if thread.error is not None:
         raise UserError(f"Ray Tune ended: {thread.error}", hint="the same command resumes") from thread.error
-    elif monitor.remaining and not (monitor.refusal or result.interrupted):
-        why = next(iter(thread.trial_errors), "Ray Tune does not say why")
-        result.unmeasured += [
-            f"{shlex.join(trial.overrides)}: it did not start: {why}" for trial in monitor.remaining.values()
-        ]
+    error = next(iter(thread.trial_errors), "Ray Tune does not say why")
+    why = monitor.refusal or f"it did not start: {error}"
     if monitor.refusal:
         progress.say(f"stopped: {monitor.refusal}")
-        result.unmeasured += [
-            f"{shlex.join(t.overrides)}: {monitor.refusal}" for t in monitor.remaining.values()
-        ]
+    if monitor.refusal or not result.interrupted:
+        result.unmeasured += [f"{shlex.join(t.overrides)}: {why}" for t in monitor.remaining.values()]
 
 
-def _feasible(
-    missing: Sequence[Trial], refusals: Mapping[str, str], *, result: StudyResult, progress: SweepView
-) -> list[Trial]:
+def _feasible(missing: Sequence[Trial], refusals: Mapping[str, str], sweep: _Sweep) -> list[Trial]:
     """Return the trials whose points are not refused; tell of the others."""
     for point in {trial.point.key: trial.point for trial in missing}.values():
         if point.key in refusals:
             sentence = f"{shlex.join(point.overrides)}: {refusals[point.key]}"
-            progress.say(f"refused: {sentence}")
-            result.unmeasured.append(sentence)
+            sweep.progress.say(f"refused: {sentence}")
+            sweep.result.unmeasured.append(sentence)
     return [trial for trial in missing if trial.point.key not in refusals]
 
 
@@ -382,20 +372,18 @@ def refusal(experiment: Experiment) -> str | None:
     return None
 
 
-def _refusals_there(
-    missing: Sequence[Trial], wanted: Mapping[str, Experiment], *, host: str, progress: SweepView
-) -> dict[str, str]:
+def _refusals_there(missing: Sequence[Trial], sweep: _Sweep, *, host: str) -> dict[str, str]:
     """Return why points do not fit on the cluster, by key; tell of those whose workers share CPUs."""
     refusals: dict[str, str] = {}
     for point in {trial.point.key: trial.point for trial in missing}.values():
         try:
-            room = placement.reserve(wanted[point.key], host=host)
+            room = placement.reserve(sweep.wanted[point.key], host=host)
         except UserError as error:
             refusals[point.key] = str(error)
             continue
         if room.oversubscribed:
             overrides = shlex.join(point.overrides)
-            progress.say(f"oversubscribed: {overrides}: it runs, and is excluded from every speed-up")
+            sweep.progress.say(f"oversubscribed: {overrides}: it runs, and is excluded from every speed-up")
     return refusals
 
 
@@ -430,7 +418,7 @@ def _attempts(
 
 def _conclude(folder: Path, store: str) -> str | None:
     """Conclude a run that was killed, and send it to MLflow; return a sentence where either fails."""
-    uploaded = sync.upload(folder, folder.name, store, draw=show.draw_figures)
+    uploaded = sync.upload(folder, folder.name, store, draw=show.Terminal().figures)
     if uploaded.outcome == "running":
         return f"{folder.name} is still running: it counts once it has ended"
     if uploaded.outcome != "failed":

@@ -71,10 +71,8 @@ def read(arguments: Sequence[str]) -> SweepSpec:
     name = options.get("study") or _name(parsed)
     question = options.get("question") or _question(parsed)
     settings = {word for setting, word in parsed.output_settings.items() if setting != SEARCH_PATH}
-    invocation = _invocation(
-        [word for word in arguments if word not in settings], options, seeds=parsed.seeds
-    )
-    grids = ((parsed, invocation),)
+    words = [word for word in arguments if word not in settings]
+    grids = ((parsed, _invocation(words, options, seeds=parsed.seeds)),)
     return SweepSpec(name, question, grids, parsed.output_settings, **_limits(options))
 
 
@@ -198,7 +196,8 @@ def require_same_study(
 
     `extend=true` adds them on purpose. Words that restate all that the study has are no mistake.
     """
-    old, new = ([every[key] for key in every if (key in _keys(before)) == flag] for flag in (True, False))
+    known = {point.key for point in before.points}
+    old, new = ([every[key] for key in every if (key in known) == flag] for flag in (True, False))
     if not old or not new or spec.extend:
         return
     tasks = dict.fromkeys(experiment.task.name for experiment in old)
@@ -216,16 +215,12 @@ def require_same_study(
     fields = [identity.identity(experiment.plain()).items() for experiment in (*old, *new)]
     fixed = set.intersection(*({(n, str(v)) for n, v in items} for items in fields[: len(old)]))
     same = all(fixed <= {(n, str(v)) for n, v in items} for items in fields[len(old) :])
-    if left_out and not same and not _keys(before) <= wanted.keys():
+    if left_out and not same and not known <= wanted.keys():
         command = shlex.join(["python", "-m", "mlbench.sweep", *left_out, *spec.grids[-1][1].overrides])
         raise UserError(
             f"study={spec.name} measures {shlex.join(left_out)}, which is left out here",
             hint=f"{command}; another study=NAME keeps them apart; extend=true adds it",
         )
-
-
-def _keys(plan: Study) -> set[str]:
-    return {point.key for point in plan.points}
 
 
 def load_file(path: Path) -> StudyFile:

@@ -1,7 +1,5 @@
 """Ray Tune runs the trials of a study, one after the other; each is a command in a process of its own.
 
-Its searcher proposes the next: what is planned, in its order, then what `more` plans from the results.
-
 A trial is `python -m mlbench.run ...` as a subprocess that joins the sweep's Ray, not a call inside Tune's
 actor: its record has the command that repeats it, its start-up is that of a single run, it is stopped as a
 single run is, and nothing of the trial before is left in its process. Tune's limit of concurrency gives one
@@ -77,7 +75,7 @@ class TuneThread(threading.Thread):
         self.error: BaseException | None = None
         self.trial_errors: list[str] = []  # of trials that Tune could not carry out
         # Not join(): a Ctrl-C inside it marks a running thread as stopped (threading.py of Python 3.11).
-        self._ended = threading.Event()
+        self.ended = threading.Event()
 
     def run(self) -> None:
         try:
@@ -85,11 +83,7 @@ class TuneThread(threading.Thread):
         except BaseException as error:
             self.error = error
         finally:
-            self._ended.set()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the end, at most so long; return whether it has come."""
-        return self._ended.wait(seconds)
+            self.ended.set()
 
     def interrupt(self, *, limit_s: float = STOP_S) -> None:
         """Stop the running trial as Ctrl-C stops a run, start no other, and wait for the end."""
@@ -98,10 +92,10 @@ class TuneThread(threading.Thread):
         end = clock.monotonic() + limit_s
         while clock.monotonic() < end:
             signalled |= self._signal(signal.SIGTERM, but=signalled)
-            if self.wait(POLL_S):
+            if self.ended.wait(POLL_S):
                 return
         self._signal(signal.SIGKILL)
-        self.wait(limit_s)
+        self.ended.wait(limit_s)
 
     def _signal(self, number: int, *, but: Collection[int] = ()) -> set[int]:
         """Signal the running trials; return their process ids."""
@@ -161,8 +155,6 @@ class NextTrial(Searcher):
 
     def save(self, checkpoint_path: str) -> None:
         """The study's plan has all that there is to save."""
-
-    restore = save
 
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Tune writes its searcher to disk, and the environment may hold secrets."""

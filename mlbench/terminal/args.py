@@ -266,9 +266,8 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
         rest.remove(name)
     verb, label = command.verbs[name], f"{command.name} {name}".strip()
     namespace, rest = parser(command, name).parse_known_args(rest)
-    settings = {setting: default for setting, (default, _) in verb.settings.items()}
+    settings: dict[str, str] = {}
     arguments: list[str] = []
-    assignments: dict[str, str] = {}  # by setting
     for word, after in zip_longest(rest, rest[1:], fillvalue=""):
         left, equals, value = word.partition("=")
         if word == "--" and word is not rest[-1]:
@@ -281,10 +280,10 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
                 raise UserError(f"{word} has no value", hint="leave it out for the default")
             if value.endswith(",") and re.match("[^-=][^=]*$", after):
                 raise UserError(f"{word!r} ends in a comma", hint=f"write {word}{after} without spaces")
-            if left in assignments:
-                sentence = f"{left} is given twice: {assignments[left]} and {word}"
+            if left in settings:
+                sentence = f"{left} is given twice: {left}={settings[left]} and {word}"
                 raise UserError(sentence, hint="keep one of them")
-            settings[left], assignments[left] = value, word
+            settings[left] = value
         elif equals and left not in Experiment.model_fields and (meant := _near(left, verb)):
             raise UserError(f"{left} is unknown: did you mean {meant}?")
         elif equals and not verb.overrides and re.fullmatch(r"[a-z_][\w.]*", left):
@@ -300,7 +299,8 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
         raise UserError(sentence, hint=f"python -m mlbench.{label} --help")
     if getattr(namespace, "config_dir", None):
         arguments.append(overrides.search_word(namespace.config_dir))
-    return Args(name, arguments, settings, namespace)
+    defaults = {setting: default for setting, (default, _) in verb.settings.items()}
+    return Args(name, arguments, defaults | settings, namespace)
 
 
 def check_overrides(arguments: Sequence[str]) -> None:
@@ -373,7 +373,7 @@ def _fill(text: str, *, first: str = "", indent: str = "") -> str:
 class _Parser(argparse.ArgumentParser):
     """A parser whose mistakes are UserErrors and whose help ends with sections that are read late."""
 
-    sections: Callable[[], Iterable[tuple[str, Content]]] = staticmethod(tuple)
+    sections: Callable[[], Iterable[tuple[str, Content]]]
 
     def error(self, message: str) -> Any:
         raise UserError(message, hint=f"{self.prog} --help")
@@ -408,8 +408,7 @@ def parser(command: Command, name: str | None = None) -> _Parser:
         allow_abbrev=False,
         formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=WIDTH, max_help_position=COLUMN),
     )
-    if not name:
-        made.sections = command.sections
+    made.sections = tuple if name else command.sections
     outputs = made.add_mutually_exclusive_group()
     for option, keywords in verb.options.items() if verb else ():
         (outputs if option in OUTPUTS else made).add_argument(option, **keywords)
@@ -440,11 +439,7 @@ def _unknown_option(name: str, value: str, rest: Sequence[str], verb: Verb, labe
 
 def _meant(arguments: Sequence[str], index: int) -> str:
     """Return what was probably meant by a word that is not of the form name=value."""
-    word = arguments[index]
-    before, after = (
-        arguments[index - 1] if index else "",
-        arguments[index + 1] if index + 1 < len(arguments) else "",
-    )
+    before, word, after = ["", *arguments, ""][index : index + 3]
     if before.endswith(","):
         return f"write {before}{word} without spaces"
     if word == "=" or after == "=" or after.startswith("=") or word.endswith("="):

@@ -26,11 +26,9 @@ HEADINGS = ("median of", "A", "B", "B / A", "95 % interval", "samples")
 
 def text(compared: Comparison, *, limit: float | None, markdown: bool = False) -> str:
     """Return all pairs, with what has no partner; as Markdown: a list of the lines and a table."""
-    sides = {
-        "A": [*{pair.a.key: pair.a for pair in compared.pairs}.values(), *compared.only_a],
-        "B": [*{pair.b.key: pair.b for pair in compared.pairs}.values(), *compared.only_b],
-    }
-    fields = sorted({name for points in sides.values() for name in _varying(points)})
+    a = [*{pair.a.key: pair.a for pair in compared.pairs}.values(), *compared.only_a]
+    b = [*{pair.b.key: pair.b for pair in compared.pairs}.values(), *compared.only_b]
+    fields = sorted(_varying(a) | _varying(b))
     parts = [_pair(pair, limit, fields, markdown) for pair in compared.pairs]
     if {"faster", "slower"} <= {pair.verdict for pair in compared.pairs}:
         several = len({pair.a.task for pair in compared.pairs}) > 1

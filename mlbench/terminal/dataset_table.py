@@ -27,27 +27,26 @@ def text(overrides: list[str]) -> str:
     Of the words task= and scale= choose lines, each with one value or several.
     """
     tasks = plugins.files("task")
-    wanted: dict[str, list[str]] = {"task": list(tasks), "scale": ["official", "mini"]}
+    allowed: dict[str, list[str]] = {"task": list(tasks), "scale": ["official", "mini"]}
+    chosen, others = dict(allowed), list[str]()
     for word in overrides:
         name, _, value = word.partition("=")
-        for choice in value.split(",") if name in wanted else ():
-            if choice not in (allowed := tasks if name == "task" else wanted[name]):
-                raise UserError(f"{name}={choice} is unknown{suggest(choice, list(allowed))}")
-    given = {name: value.split(",") for name, _, value in (word.partition("=") for word in overrides)}
-    overrides = [word for word in overrides if word.partition("=")[0] not in wanted]
-    chosen = [
-        (task, scale, options)
+        if name not in allowed:
+            others.append(word)
+            continue
+        chosen[name] = value.split(",")
+        for choice in chosen[name]:
+            if choice not in allowed[name]:
+                raise UserError(f"{name}={choice} is unknown{suggest(choice, allowed[name])}")
+    rows = [
+        [task, scale, *_cells(compose.compose([*others, f"task={task}", f"scale={scale}", *options]))]
         for task, path in tasks.items()
         for scale, options in (
             ("official", []),
             ("mini", []),
-            *(("mini", [f"task.dataset={name}"]) for name in help.datasets(path)),
+            *(("mini", [f"task.dataset={name}"]) for name in help.names(path, "datasets")),
         )
-        if task in given.get("task", wanted["task"]) and scale in given.get("scale", wanted["scale"])
-    ]
-    rows = [
-        [task, scale, *_cells(compose.compose([*overrides, f"task={task}", f"scale={scale}", *options]))]
-        for task, scale, options in chosen
+        if task in chosen["task"] and scale in chosen["scale"]
     ]
     return tables.table(HEADINGS, rows, right=[name in ("on disk", "download") for name in HEADINGS])
 
@@ -93,10 +92,9 @@ def _cells(experiment: Experiment) -> list[str]:
     if (folder / arrow.MANIFEST).is_file():
         try:
             manifest = arrow.read_manifest(folder)
+            state, size, licence = "yes", with_prefix(_size(manifest), "B"), manifest["licence"]
         except UserError:
             state = "damaged"
-        else:
-            state, size, licence = "yes", with_prefix(_size(manifest), "B"), manifest["licence"]
     return [task.dataset, state, size, download, licence]
 
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from rich.text import Text
 
@@ -112,9 +111,9 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     for row in table:
         if count[row["kind"]] > SERIES and row is not last[row["kind"]]:
             continue
-        values: dict[str, Any] = {name: value for name, value in row.items() if name != "kind"}
         texts = (
             f"{name.replace('_', ' ')} {format.number(value) if isinstance(value, float) else value}"
-            for name, value in values.items()
+            for name, value in row.items()
+            if name != "kind"
         )
         yield row["kind"].replace("_", " "), ", ".join(texts)

@@ -84,14 +84,9 @@ def description(path: Path) -> str:
     return re.split(r"(?<=\.) (?=[A-Z])", " ".join(line.strip("# ") for line in comment))[0]
 
 
-def recipes(path: Path) -> list[str]:
-    """Return the names of a task's recipes."""
-    return list(plugins.values(path).get("recipes", {}))
-
-
-def datasets(path: Path) -> list[str]:
-    """Return the names of a task's further data sets at mini scale."""
-    return list(plugins.values(path).get("datasets", {}))
+def names(path: Path, part: str) -> list[str]:
+    """Return the names of a task's `recipes`, or of its further `datasets` at mini scale."""
+    return list(plugins.values(path).get(part, {}))
 
 
 def _groups() -> Iterator[tuple[str, str]]:
@@ -102,7 +97,7 @@ def _groups() -> Iterator[tuple[str, str]]:
             path = plugins.files(group)[name]
             meaning = description(path)
             if group == "task":
-                meaning += f" Recipes: {', '.join(recipes(path))}."
-                if names := datasets(path):
-                    meaning += f" Mini data besides its own: task.dataset={', '.join(names)}."
+                meaning += f" Recipes: {', '.join(names(path, 'recipes'))}."
+                if datasets := names(path, "datasets"):
+                    meaning += f" Mini data besides its own: task.dataset={', '.join(datasets)}."
             yield f"{'*' if default[group] == name else ' '} {name}", meaning

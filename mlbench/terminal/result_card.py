@@ -91,7 +91,7 @@ def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
     # Why a run failed is its answer, so it is not cut.
     ranked = [(0, line) for line in heading(record, lines if record.error else _cut(lines, width))]
     ranked += [(1, line) for line in doubts(record, width)]
-    run = wrapped(f"{_measured(record)}, {_where(record)}", width - LABEL)
+    run = wrapped(_what(record), width - LABEL)
     ranked += [(3 if number else 2, _row("" if number else "run", line)) for number, line in enumerate(run)]
     late = stragglers.of_run(record)
     message = wrapped(stragglers.sentence(late), width - LABEL) if late else []
@@ -177,20 +177,17 @@ def _progress(record: Record) -> str:
     return "no epoch" if of else f"{len(record.table)} rows measured"
 
 
-def _measured(record: Record) -> str:
+def _what(record: Record) -> str:
+    """Return what ran, and on how many workers of what."""
     experiment, task = record.experiment, record.experiment.task
-    title = task_title(task.name, record.deviations)
     data = "" if task.dataset == registry.NO_DATASET else f" on {task.dataset}"
-    return f"{title} {experiment.scale}{' on own files' if registry.own_data(task) else data}"
-
-
-def _where(record: Record) -> str:
-    experiment = record.experiment
+    data = " on own files" if registry.own_data(task) else data
     workers = format.counted(record.workers, "worker")
     network = f"emulated {experiment.network}, " if experiment.network.emulated else ""
     launcher = f"{experiment.launcher}, " if experiment.launcher == "torchrun" else ""
     where = f"{experiment.backend.name}, {launcher}{experiment.hardware.name}, {network}"
-    return f"{workers}, {where}seed={record.seed}"
+    title = f"{task_title(task.name, record.deviations)} {experiment.scale}{data}"
+    return f"{title}, {workers}, {where}seed={record.seed}"
 
 
 def _time(record: Record, width: int) -> str:

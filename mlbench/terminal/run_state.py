@@ -87,8 +87,12 @@ class RunState:
         self._counted = step, samples
         self.unit = heartbeat.get("unit", self.unit)
         self._clock_start = heartbeat.get("started_at", self._clock_start)
-        self._first = self._first or (self._now(), heartbeat["epoch"])
-        self._advance(heartbeat["epoch"], step)
+        now = self._now()
+        self._first = self._first or (now, heartbeat["epoch"])
+        self.epoch, self.step = heartbeat["epoch"], step
+        self._recent.append((now, step))
+        while now - self._recent[0][0] > RATE_WINDOW_S and len(self._recent) > 2:
+            self._recent.popleft()
 
     def event(self, event: dict[str, Any]) -> None:
         """Take in a line of the event log."""
@@ -140,13 +144,6 @@ class RunState:
         self._before = self._validated_rate = None
         self._recent.clear()
         self._losses.clear()
-
-    def _advance(self, epoch: float, step: int) -> None:
-        self.epoch, self.step = epoch, step
-        now = self._now()
-        self._recent.append((now, step))
-        while now - self._recent[0][0] > RATE_WINDOW_S and len(self._recent) > 2:
-            self._recent.popleft()
 
     @property
     def loss(self) -> float | None:

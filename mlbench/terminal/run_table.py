@@ -51,29 +51,28 @@ def ordered(rows: Sequence[Row], *, sort: str = "", last: int | None = None) -> 
 def text(rows: Sequence[Row], *, wide: bool = False) -> str:
     """Return the table; all columns and whole names where `wide` or where stdout is no terminal."""
     wide = wide or not sys.stdout.isatty()
-    cells = {field: _cells(field, rows) for field in COLUMNS}
+    cells = {field: _cells(field, rows, short=not wide) for field in COLUMNS}
     values = [next((row[f.name] for row in rows if row[f.name] is not None), None) for f in COLUMNS]
     right = [isinstance(value, int | float) for value in values]
     if wide:
         headings = [field.column.replace("_", " ") for field in COLUMNS]
         return tables.table(headings, list(zip(*cells.values(), strict=True)), right=right, fold=False)
     cells[COLUMNS[0]] = short_ids(cells[COLUMNS[0]])
-    cells |= {f: [_short(text) for text in cells[f]] for f in COLUMNS if f.name == "status"}
     headings, columns = [field.heading for field in COLUMNS], [*cells.values()]
     shown = tables.fitting(headings, columns, shutil.get_terminal_size().columns)
     lines = list(zip(*columns[:shown], strict=True))
     return tables.table(headings[:shown], lines, right=right[:shown], fold=False)
 
 
-def _short(status: str) -> str:
-    return ", ".join(STATUS.get(word, word) for word in status.split(", "))
-
-
-def _cells(field: fields.Field, rows: Sequence[Row]) -> list[str]:
+def _cells(field: fields.Field, rows: Sequence[Row], *, short: bool) -> list[str]:
     """Return a column's cells; those of a measured value have its unit, unless the heading says it."""
     name = field.name
     if name == "status":  # such a run counts nowhere
-        return [row[name] + (", contradictory" if row["contradictions"] else "") for row in rows]
+        words = STATUS if short else {}
+        return [
+            words.get(row[name], row[name]) + (", contradictory" if row["contradictions"] else "")
+            for row in rows
+        ]
     if field.unit in ("", field.heading):
         texts = {value: tables.cell(value) for value in {row[name] for row in rows}}  # mostly few
         return [texts[row[name]] for row in rows]

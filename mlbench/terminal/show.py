@@ -28,7 +28,11 @@ class Terminal(Output):
         return RunView(experiment, seed, command_started=command_started)
 
     def sentence(self, text: str) -> None:
-        sentence(text)
+        """Print a sentence to stderr, in lines where that is a terminal."""
+        console = Console(stderr=True)
+        lines = result_card.wrapped(text, console.width) if console.is_terminal else [text]
+        console.file.write("\n".join(lines) + "\n")
+        console.file.flush()
 
     def line(self, text: str, *, result: bool = False) -> None:
         say(text, file=None if result else sys.stderr)
@@ -52,26 +56,14 @@ class Terminal(Output):
         stored(record, folder=folder, tracking_uri=experiment.store)
 
     def figures(self, folder: Path) -> None:
-        draw_figures(folder)
+        """Draw the figures of the run whose record is in the folder; say where the engine lacks memory.
 
-
-def draw_figures(folder: Path) -> None:
-    """Draw the figures of the run whose record is in the folder; say where the engine lacks memory.
-
-    Raises RuntimeError where drawing fails in a way that another attempt may not, e.g. by a full disk.
-    """
-    if (why := figures.draw(folder)) is not None:
-        with suppress(OSError, ValueError):  # nobody reads it any more
-            run_id = reader.load(folder / "record.json").run_id
-            sentence(f"mlbench: {run_id} has no figures in MLflow: {why}")
-
-
-def sentence(text: str) -> None:
-    """Print a sentence to stderr, in lines where that is a terminal."""
-    console = Console(stderr=True)
-    lines = result_card.wrapped(text, console.width) if console.is_terminal else [text]
-    console.file.write("\n".join(lines) + "\n")
-    console.file.flush()
+        Raises RuntimeError where drawing fails in a way that another attempt may not, e.g. by a full disk.
+        """
+        if (why := figures.draw(folder)) is not None:
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                run_id = reader.load(folder / "record.json").run_id
+                self.sentence(f"mlbench: {run_id} has no figures in MLflow: {why}")
 
 
 def stored(

@@ -15,17 +15,16 @@ from rich.text import Text
 
 from mlbench import clock
 from mlbench.analysis import bootstrap
+from mlbench.analysis.points import time_to_goal
 from mlbench.record import format
 from mlbench.record.record import FINISHED, Record
 from mlbench.terminal import tables
 from mlbench.terminal.live_view import View, never_raises
-from mlbench.terminal.result_card import wrapped
+from mlbench.terminal.result_card import WIDTH, wrapped
 
 if TYPE_CHECKING:
     from mlbench.report import grouping
-    from mlbench.report.tables import TableCell
 
-WIDTH = 79  # columns of a sentence
 INTERVAL = " (95 % interval)"
 ANSWERS: dict[str, str] = dict.fromkeys(("curve", "workers", "goal reached"), "")
 ANSWERS |= dict.fromkeys(("time to accuracy", "speed-up"), INTERVAL)
@@ -44,11 +43,7 @@ class PointProgress:
     @property
     def times(self) -> list[float]:
         """Seconds to the goal; a run that missed it counts as infinite."""
-        return [
-            math.inf if record.time_to_accuracy is None else record.time_to_accuracy
-            for record in self.records
-            if record.goal is not None
-        ]
+        return [time_to_goal(record) for record in self.records if record.goal is not None]
 
     @property
     def median_time(self) -> str:
@@ -68,10 +63,8 @@ class PointProgress:
     @property
     def comparable(self) -> bool:
         """Whether the report may take a speed-up: noise leaves out a run there, other caveats its point."""
-        doubts = (set(record.caveats) - set(record.disturbances) for record in self.records)
-        return (
-            bool(self.times) and not any(record.oversubscribed for record in self.records) and not any(doubts)
-        )
+        doubts = (run.oversubscribed or set(run.caveats) - set(run.disturbances) for run in self.records)
+        return bool(self.times) and not any(doubts)
 
     @cached_property
     def overrides(self) -> tuple[str, ...]:
@@ -119,7 +112,7 @@ class SweepView(View):
         self._run_begin = now()
         self._epoch: tuple[float, float] | None = None
         self._waits = False
-        self._rows: dict[str, tuple[int, list[str]]] = {}  # cells by label, with the count they are of
+        self._rows: dict[str, list[str]] = {}  # cells by label, until another run has ended
         common = self.points[0].overrides if len(self.points) > 1 else ()
         self._common = [word for word in common if all(word in point.overrides for point in self.points)]
 
@@ -163,6 +156,7 @@ class SweepView(View):
         self._running = ""
         if record is not None and record.status in FINISHED:
             self.done += 1
+            self._rows.clear()
             for point in self.points:
                 if point.label == _point(overrides):
                     point.records.append(record)
@@ -181,26 +175,19 @@ class SweepView(View):
         first = max(0, min(at - room // 2, len(self.points) - room))
         for point in self.points[first : first + room]:
             style = "bold" if point.label == running else ""
-            grid.add_row(
-                self._short(point), f"{len(point.records)}/{point.runs}", *self._cells(point), style=style
-            )
+            label = shlex.join(word for word in point.overrides if word not in self._common) or point.label
+            done = f"{len(point.records)}/{point.runs}"
+            grid.add_row(label, done, *self._cells(point), style=style)
         hidden = len(self.points) - min(room, len(self.points))
         lines = [Text(f"every point: {shlex.join(self._common)}", style="dim")] if self._common else []
         more = [Text(f"and {format.counted(hidden, 'more point')}", style="dim")] if hidden else []
         return Group(*lines, grid, *more, *self._now_running(), Text(self.standing(), style="bold"))
 
-    def _short(self, point: PointProgress) -> str:
-        """Return the words of a point that not all points share."""
-        return shlex.join(word for word in point.overrides if word not in self._common) or point.label
-
     def _cells(self, point: PointProgress) -> list[str]:
         """Return median, interval and speed-up; computed again only where a run has ended."""
-        count = self.done
-        row = self._rows.get(point.label)
-        if row is None or row[0] != count:
-            row = count, [point.median_time, point.interval(), point.speedup(self.points)]
-            self._rows[point.label] = row
-        return row[1]
+        if point.label not in self._rows:
+            self._rows[point.label] = [point.median_time, point.interval(), point.speedup(self.points)]
+        return self._rows[point.label]
 
     def _now_running(self) -> list[Table]:
         """Return the line of the run in progress: its point and seed, a bar over its epochs, its time."""
@@ -256,7 +243,8 @@ def answer(groups: "Sequence[grouping.Group]", *, markdown: bool = False) -> str
         points = report_tables.points(group)
         places = [number for number, heading in enumerate(points.headings) if heading in ANSWERS]
         headings = [points.headings[column] + ANSWERS[points.headings[column]] for column in places]
-        rows = [[_text(row.cells[column]) for column in places] for row in points.rows]
+        cells = [[row.cells[column] for column in places] for row in points.rows]
+        rows = [[f"{cell.text} ({cell.below})" if cell.below else cell.text for cell in row] for row in cells]
         if markdown:
             parts += [f"### {group.heading}", "", tables.markdown(headings, rows), ""]
             parts += [f"{sentence}\n" for sentence in summary.answer(group)]
@@ -264,10 +252,6 @@ def answer(groups: "Sequence[grouping.Group]", *, markdown: bool = False) -> str
         parts += [group.heading, tables.table(headings, rows)]
         parts += ["\n".join(wrapped(sentence, WIDTH)) for sentence in summary.answer(group)] + [""]
     return "\n".join(parts).rstrip()
-
-
-def _text(cell: "TableCell") -> str:
-    return f"{cell.text} ({cell.below})" if cell.below else cell.text
 
 
 def _point(overrides: str) -> str:

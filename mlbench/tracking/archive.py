@@ -43,7 +43,6 @@ PROVENANCE = (
     "command", "mlbench", "source", "key", "seed", "deviations", "caveats", "warnings", "nodes", "software",
     "data_hash", "ray",
 )  # fmt: skip
-DAMAGES = (zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 TIMES = {"validations", "table"}  # fields of a record whose numbers no other run has
 RUN, MEASURE = ["python", "-m", "mlbench.run"], ["python", "-m", "mlbench.measure"]
 
@@ -100,7 +99,7 @@ def load(zips: Sequence[Path]) -> Iterator[tuple[Path, Record | UserError, Log]]
         try:
             yield path, *_run(path)
         except UserError as error:
-            yield path, error, []
+            yield path, UserError(f"{path.name} is not imported: {error}"), []
 
 
 def times(record: Mapping[str, Any]) -> frozenset[float]:
@@ -116,7 +115,7 @@ def elapsed(zips: Sequence[Path]) -> Iterator[tuple[str, frozenset[float]]]:
     """
     for path in zips:
         try:
-            plain = _json(path, RECORD, _files(path)[0][RECORD])
+            plain = _json(RECORD, _files(path)[0][RECORD])
             yield str(plain["run_id"]), times(plain)
         except (UserError, LookupError, TypeError, ValueError, AttributeError):
             continue
@@ -126,31 +125,31 @@ def _run(path: Path) -> tuple[Record, Log]:
     files, sha256 = _files(path)
     for name in (RECORD, events.NAME):
         if name not in files:
-            raise _refusal(path, f"{name} is missing: it is no export of mlbench")
-    plain = _json(path, RECORD, files[RECORD])
+            raise UserError(f"{name} is missing: it is no export of mlbench")
+    plain = _json(RECORD, files[RECORD])
     try:
         result = Record.model_validate(plain)
     except ValidationError as error:
-        raise _changed(path, ".".join(map(str, error.errors()[0]["loc"])), plain) from error
+        raise _changed(".".join(map(str, error.errors()[0]["loc"])), plain) from error
     if not run_folders.RUN_ID.fullmatch(result.run_id) or not result.run_id.endswith(f"-{result.seed:x}"):
-        raise _refusal(path, f"{result.run_id[:80]!r} is no name of a run")
-    _check_experiment(path, result)
-    whole = _log(path, files[events.NAME], result)
+        raise UserError(f"{result.run_id[:80]!r} is no name of a run")
+    _check_experiment(result)
+    whole = _log(files[events.NAME], result)
     log = list(whole)
     start = log[0]["value"] | {"imported": {"file": path.name, "sha256": sha256}}
     # Where the run was recorded is not where its copy is: nothing is sent to, or deleted from, that store.
     start["experiment"] = start["experiment"] | {"tracking_uri": None}
-    start["command"] = _command(path, start["command"], result)
+    start["command"] = _command(start["command"], result)
     log[0] = log[0] | {"value": start}
     for number, event in enumerate(log):
         if event["key"] == "submission":
-            value = event["value"] | {"command": _command(path, event["value"]["command"], result)}
+            value = event["value"] | {"command": _command(event["value"]["command"], result)}
             log[number] = event | {"value": value}
     log = events.resealed(whole, log)
     return build_record(log), log
 
 
-def _command(path: Path, command: str, result: Record) -> str:
+def _command(command: str, result: Record) -> str:
     """Return the command as people may paste it: the words of mlbench's that the configuration bears out.
 
     Addresses, folders and the command of a measured script are left out: they are those of another machine.
@@ -164,77 +163,69 @@ def _command(path: Path, command: str, result: Record) -> str:
         own = takewhile(lambda word: word != "--", arguments)
         arguments = [*own] if arguments[:3] == MEASURE else MEASURE
     if arguments[:3] != program:
-        raise _refusal(path, f"its command is none of {shlex.join(RUN)}")
+        raise UserError(f"its command is none of {shlex.join(RUN)}")
     plain: dict[str, Any] = result.experiment.plain() | {"seed": result.seed}
     values = flatten(plain) | {group: plain[group]["name"] for group in plugins.GROUPS if group in plain}
-    return shlex.join([*program, *(_word(word, values) for word in arguments[3:] if _repeats(word, values))])
+    return shlex.join([*program, *_words(arguments[3:], values)])
 
 
-def _repeats(word: str, values: Mapping[str, Any]) -> bool:
-    name, equals, _ = word.partition("=")
-    return bool(equals) and name in values and role(name) != "location"
-
-
-def _word(word: str, values: Mapping[str, Any]) -> str:
-    """Return a word as it is where it gives the configuration's value, else with that value."""
-    name, _, text = word.partition("=")
-    value = values[name]
-    try:
-        same = text == value or json.loads(text) == value
-    except (ValueError, RecursionError):
-        same = False
-    return word if same else f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+def _words(arguments: Sequence[str], values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the words that name a value of the configuration, but no place, each with that value."""
+    for word in arguments:
+        name, equals, text = word.partition("=")
+        if not equals or name not in values or role(name) == "location":
+            continue
+        value = values[name]
+        try:
+            same = text == value or json.loads(text) == value
+        except (ValueError, RecursionError):
+            same = False
+        yield word if same else f"{name}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def _files(path: Path) -> tuple[dict[str, str], str]:
     """Return the texts in a zip file by name, and the SHA-256 of the zip."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise _refusal(path, f"it is larger than {MAX_BYTES // 2**20} MiB")
+            raise UserError(f"it is larger than {MAX_BYTES // 2**20} MiB")
         with path.open("rb") as source, zipfile.ZipFile(source) as opened:
             entries = opened.infolist()
             for entry in entries:
                 if entry.filename not in FILES:
-                    raise _refusal(path, f"{entry.filename[:80]!r} is no file of an export")
+                    raise UserError(f"{entry.filename[:80]!r} is no file of an export")
                 if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
-                    raise _refusal(path, f"{entry.filename!r} is a link or another special file")
+                    raise UserError(f"{entry.filename!r} is a link or another special file")
             if len(entries) > len({entry.filename for entry in entries}):
-                raise _refusal(path, "a file is in it twice")
+                raise UserError("a file is in it twice")
             if min((entry.header_offset for entry in entries), default=0):  # which some readers take
-                raise _refusal(path, "something stands before its first file")
-            texts: dict[str, str] = {}
-            left = MAX_BYTES
+                raise UserError("something stands before its first file")
+            texts, left = dict[str, str](), MAX_BYTES
             for entry in entries:
-                texts[entry.filename], size = _text(path, opened, entry, left)
-                left -= size
+                with opened.open(entry) as stream:
+                    content = stream.read(left + 1)
+                left -= len(content)
+                if left < 0:
+                    raise UserError(f"it unpacks to more than {MAX_BYTES // 2**20} MiB")
+                if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
+                    raise UserError(f"{entry.filename} has more than {MAX_VALUES:,} values")
+                texts[entry.filename] = content.decode()
             source.seek(0)
             return texts, hashlib.file_digest(source, "sha256").hexdigest()
     except OSError as error:
-        raise _refusal(path, error.strerror or str(error)) from error
+        raise UserError(error.strerror or str(error)) from error
     # what zipfile raises on damaged headers, encryption and unknown methods
-    except (*DAMAGES, EOFError, ValueError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError) as error:
         why = str(error)[:60] or "it ends early"
-        raise _refusal(path, f"it is damaged or no zip file ({why})") from error
+        raise UserError(f"it is damaged or no zip file ({why})") from error
 
 
-def _text(path: Path, opened: zipfile.ZipFile, entry: zipfile.ZipInfo, left: int) -> tuple[str, int]:
-    """Return a file's text and its bytes, of which `left` are allowed."""
-    with opened.open(entry) as stream:
-        content = stream.read(left + 1)
-    if len(content) > left:
-        raise _refusal(path, f"it unpacks to more than {MAX_BYTES // 2**20} MiB")
-    if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise _refusal(path, f"{entry.filename} has more than {MAX_VALUES:,} values")
-    return content.decode(), len(content)
-
-
-def _json(path: Path, name: str, text: str) -> Any:
+def _json(name: str, text: str) -> Any:
     """Return JSON types in which no text holds control characters, which a terminal would obey."""
     try:
         values = json.loads(text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=_once)
         return events.visible(values)
     except (ValueError, RecursionError) as error:
-        raise _refusal(path, f"{name} is not valid JSON ({str(error)[:60]})") from error
+        raise UserError(f"{name} is not valid JSON ({str(error)[:60]})") from error
 
 
 def _finite(word: str) -> float:
@@ -250,11 +241,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _check_experiment(path: Path, result: Record) -> None:
+def _check_experiment(result: Record) -> None:
     """Refuse a task that is not known here: a record keeps its fields as they are."""
     task, values = result.experiment.task, {"mlbench": result.mlbench}
     if task.name not in compose.choices("task"):
-        raise _refusal(path, f"{RECORD} is of a task that is not known here ({task.name[:40]})")
+        raise UserError(f"{RECORD} is of a task that is not known here ({task.name[:40]})")
     config = plugins.load("task", task.name).Config
     for strict in (False, True):
         try:
@@ -264,19 +255,19 @@ def _check_experiment(path: Path, result: Record) -> None:
             faults = [fault for fault in error.errors() if not (strict and fault["type"] == "tuple_type")]
             if faults:
                 field = f"experiment.task.{'.'.join(map(str, faults[0]['loc']))}"
-                raise _changed(path, field, values) from error
+                raise _changed(field, values) from error
         except (LookupError, TypeError, OSError) as error:  # of such a validator
-            raise _changed(path, "experiment.task", values) from error
+            raise _changed("experiment.task", values) from error
 
 
-def _log(path: Path, text: str, result: Record) -> Log:
+def _log(text: str, result: Record) -> Log:
     """Return the event log; UserError where it is not the record's, or MLflow cannot be written from it."""
     lines = text.splitlines()
     if len(lines) > MAX_EVENTS:
-        raise _refusal(path, f"{events.NAME} has more than {MAX_EVENTS:,} events")
-    log: Log = [_json(path, events.NAME, line) for line in lines]
+        raise UserError(f"{events.NAME} has more than {MAX_EVENTS:,} events")
+    log: Log = [_json(events.NAME, line) for line in lines]
     if not all(isinstance(event, dict) and {"key", "value", "metadata"} <= event.keys() for event in log):
-        raise _refusal(path, f"{events.NAME} holds a line that is no event")
+        raise UserError(f"{events.NAME} holds a line that is no event")
     try:
         keys = [event["key"] for event in log]
         if keys[:1] != ["run_configuration"] or "run_stop" not in keys:
@@ -288,16 +279,10 @@ def _log(path: Path, text: str, result: Record) -> Log:
         mapping.validation_metrics(log)
         mapping.end_metrics(result, ended=result.end_time)
         datetime.fromtimestamp(start.begun)
-    except UserError as error:
-        raise _refusal(path, str(error)) from error
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError) as error:
-        raise _refusal(path, f"{events.NAME} or {RECORD} was changed ({str(error)[:60]})") from error
+        raise UserError(f"{events.NAME} or {RECORD} was changed ({str(error)[:60]})") from error
     return log
 
 
-def _changed(path: Path, field: str, values: Any) -> UserError:
-    return _refusal(path, str(unreadable(RECORD, values, damage=f"was changed ({field})", hint="")))
-
-
-def _refusal(path: Path, reason: str) -> UserError:
-    return UserError(f"{path.name} is not imported: {reason}")
+def _changed(field: str, values: Any) -> UserError:
+    return unreadable(RECORD, values, damage=f"was changed ({field})", hint="")

@@ -23,15 +23,14 @@ from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
 from mlbench.config.store_uri import check_store
 from mlbench.record import temporary_folder
+from mlbench.record.record import Record
 from mlbench.tracking import mlflow_private, ui
 from mlbench.tracking.mapping import COMPLETE, IMPORTED, MLFLOW_STATUS, RUN_ID, Metric
 
 Result = TypeVar("Result")
 
 EXPERIMENT = "mlbench"
-# What MLflow accepts in one request and in one value (mlflow.utils.validation, 3.17, 2026).
-METRICS_PER_REQUEST = 1000
-PARAMS_PER_REQUEST = 100
+# What MLflow accepts as one name and value (mlflow.utils.validation, 3.17, 2026); its client parts requests.
 PARAM_CHARACTERS = 6000
 TAG_CHARACTERS = 8000
 NAME_CHARACTERS = 250
@@ -134,35 +133,30 @@ class TrackingClient:
         params: dict[str, str] | None = None,
         tags: dict[str, str] | None = None,
     ) -> None:
-        """Write to a run, in as few requests as MLflow allows; what is too long for a value is cut off.
-
-        The whole configuration is among the run's files.
-        """
+        """Write to a run; what is too long for a value is cut off, for the run's files have all of it."""
         from mlflow import entities
 
         points = [entities.Metric(m.name[:NAME_CHARACTERS], m.value, m.time_ms, m.step) for m in metrics]
-        for part in range(0, len(points), METRICS_PER_REQUEST):
-            self.mlflow.log_batch(run, metrics=points[part : part + METRICS_PER_REQUEST])
         pairs = [
             entities.Param(name[:NAME_CHARACTERS], value[:PARAM_CHARACTERS])
             for name, value in (params or {}).items()
         ]
-        for part in range(0, len(pairs), PARAMS_PER_REQUEST):
-            self.mlflow.log_batch(run, params=pairs[part : part + PARAMS_PER_REQUEST])
-        if tags:
-            marks = [entities.RunTag(name, value) for name, value in _short(tags).items()]
-            self.mlflow.log_batch(run, tags=marks)
+        marks = [entities.RunTag(name, value) for name, value in _short(tags or {}).items()]
+        self.mlflow.log_batch(run, metrics=points, params=pairs, tags=marks)
 
-    def log_dataset(self, run: str, *, name: str, digest: str, source: str, rows: dict[str, int]) -> None:
-        """Tell MLflow what a run was trained on; `rows` by split."""
+    def log_dataset(self, run: str, record: Record) -> None:
+        """Tell MLflow what a run was trained on, where the record knows it."""
         from mlflow import entities
 
+        task = record.experiment.task
+        if not record.data_hash:
+            return
         dataset = entities.Dataset(
-            name=name,
-            digest=digest[:DIGEST_CHARACTERS],
+            name=task.dataset,
+            digest=record.data_hash[:DIGEST_CHARACTERS],
             source_type="local",
-            source=json.dumps({"uri": source}),
-            profile=json.dumps(rows),
+            source=json.dumps({"uri": f"{record.experiment.data_root}/{task.dataset}"}),
+            profile=json.dumps(record.data_rows),
         )
         context = [entities.InputTag("mlflow.data.context", "training")]
         self.mlflow.log_inputs(run, datasets=[entities.DatasetInput(dataset, context)])
@@ -179,8 +173,9 @@ def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
     """Return the store at an MLflow tracking URI.
 
     A new store's files go to `artifacts` where MLflow would put them below the current directory (a plain
-    database); None only looks: a store or an experiment that does not exist is then not made. Raises
-    UserError for a URI that is no store's, and what MLflow raises for one that does not answer.
+    database), and its description and saved views are written where they lack; None only looks: a store or
+    an experiment that does not exist is then not made. Raises UserError for a URI that is no store's, and
+    what MLflow raises for one that does not answer.
     """
     check_store(uri)
     _set_environment()
@@ -196,17 +191,22 @@ def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
     deleted = experiment is not None and experiment.lifecycle_stage == "deleted"
     if artifacts is None:
         return TrackingClient(client, experiment.experiment_id, uri) if experiment and not deleted else None
-    if experiment is not None:
-        if deleted:  # its name stays taken, and no run is added to it
-            client.restore_experiment(experiment.experiment_id)
-        return _described(client, experiment, uri)
-    location = artifacts.absolute().as_uri() if uri.startswith(DATABASES) else None
-    try:
-        client.create_experiment(EXPERIMENT, artifact_location=location)
-    except MlflowException:
-        if client.get_experiment_by_name(EXPERIMENT) is None:  # another run may have just made it
-            raise
-    return _described(client, client.get_experiment_by_name(EXPERIMENT), uri)
+    if experiment is None:
+        location = artifacts.absolute().as_uri() if uri.startswith(DATABASES) else None
+        try:
+            client.create_experiment(EXPERIMENT, artifact_location=location)
+        except MlflowException:
+            if client.get_experiment_by_name(EXPERIMENT) is None:  # another run may have just made it
+                raise
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+        assert experiment is not None
+    elif deleted:  # its name stays taken, and no run is added to it
+        client.restore_experiment(experiment.experiment_id)
+    with suppress(MlflowException):  # a server may refuse it to users who may write runs
+        for name, value in ui.tags(experiment.creation_time or 0).items():
+            if experiment.tags.get(name) != value:
+                client.set_experiment_tag(experiment.experiment_id, name, value)
+    return TrackingClient(client, experiment.experiment_id, uri)
 
 
 def _set_environment() -> None:
@@ -246,48 +246,27 @@ def place(store: bytes, uri: str) -> None:
             whole.unlink()
 
 
-def _described(client: Any, experiment: Any, uri: str) -> TrackingClient:
-    """Return the experiment's client, after writing its description and saved views where they lack."""
-    from mlflow.exceptions import MlflowException
-
-    with suppress(MlflowException):  # a server may refuse it to users who may write runs
-        for name, value in ui.tags(experiment.creation_time or 0).items():
-            if experiment.tags.get(name) != value:
-                client.set_experiment_tag(experiment.experiment_id, name, value)
-    return TrackingClient(client, experiment.experiment_id, uri)
-
-
 def _short(tags: dict[str, str]) -> dict[str, str]:
     return {name: value[:TAG_CHARACTERS] for name, value in tags.items()}
 
 
-class _Caller:
-    """A daemon thread that lasts as long as the process and makes one call after the other.
+Calls = SimpleQueue[tuple[Future[Any], Callable[[], Any]]]
+_calls: Calls | None = None  # what the thread that makes them takes them from
+
+
+def _make(calls: Calls) -> None:
+    """Make one call after the other, in a daemon thread that lasts as long as the process.
 
     A library may keep what belongs to the thread that used it first: pyarrow 25 ends the process with SIGSEGV
     in its allocator once that thread has ended.
     """
-
-    def __init__(self) -> None:
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
-        threading.Thread(target=self._work, name="mlflow-calls", daemon=True).start()
-
-    def submit(self, call: Callable[[], Result]) -> "Future[Result]":
-        future: Future[Any] = Future()
-        self._calls.put((future, call))
-        return future
-
-    def _work(self) -> None:
-        while True:
-            future, call = self._calls.get()
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
-            del future, call  # a store's last answer is kept by nobody while it waits
-
-
-_caller: _Caller | None = None
+    while True:
+        future, call = calls.get()
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+        del future, call  # a store's last answer is kept by nobody while it waits
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:
@@ -295,11 +274,14 @@ def within(seconds: float, call: Callable[[], Result]) -> Result:
 
     The call's thread is left behind then: nothing ends a read that always gets one more byte.
     """
-    global _caller
-    _caller = _caller or _Caller()
-    future = _caller.submit(call)
+    global _calls
+    if _calls is None:
+        _calls = SimpleQueue()
+        threading.Thread(target=_make, args=[_calls], name="mlflow-calls", daemon=True).start()
+    future: Future[Result] = Future()
+    _calls.put((future, call))
     if not wait([future], timeout=seconds).done:
-        _caller = None
+        _calls = None
         raise TimeoutError(f"no complete answer within {seconds:g} s")
     return future.result()
 

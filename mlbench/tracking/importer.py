@@ -11,7 +11,6 @@ from mlbench.config.errors import UserError
 from mlbench.record import events, run_folders
 from mlbench.record.record import Record
 from mlbench.tracking import sync
-from mlbench.tracking.client import open_client, reachable, within
 from mlbench.tracking.uploader import Draw, lock
 
 
@@ -74,17 +73,10 @@ def delete(folder: Path, uri: str) -> bool:
     except BlockingIOError as error:
         raise UserError(f"{folder.name} is still going on", hint="end it first, with Ctrl-C") from error
     try:
-        with reachable(uri):
-            present = within(sync.ANSWER_S, lambda: _forget(folder.name, uri))
+        present = sync.ask(uri, lambda client: client.delete(folder.name), absent=False)
         shutil.rmtree(folder)  # removes links below it, never what they point to
     except OSError as error:
         raise UserError(f"cannot delete {folder}: {error.strerror}") from error
     finally:
         os.close(descriptor)
     return present
-
-
-def _forget(run_id: str, uri: str) -> bool:
-    """Delete a run in MLflow; return whether it had one."""
-    client = open_client(uri, artifacts=None)
-    return client.delete(run_id) if client else False

@@ -75,19 +75,18 @@ def start_tags(start: RunStart) -> dict[str, str]:
         "seed": str(start.seed),
         "key": start.key,
         "command": without_credentials(start.command),
-        "mlflow.source.type": "LOCAL",
-        "mlflow.source.name": "mlbench.run",  # the Source column shows only what follows the last slash
     }
     if start.imported:
         tags[IMPORTED] = "true"
-    return tags | user_tag()
+    return tags | source_tags("mlbench.run")
 
 
-def user_tag() -> dict[str, str]:
-    """Return MLflow's tag of who writes; empty for a user without a name (getpass.getuser)."""
+def source_tags(program: str) -> dict[str, str]:
+    """Return MLflow's tags of what writes, and of who does unless the user has no name (getpass.getuser)."""
+    tags = {"mlflow.source.type": "LOCAL", "mlflow.source.name": program}  # shown from its last slash on
     with suppress(OSError, KeyError, ImportError):
-        return {"mlflow.user": getpass.getuser()}
-    return {}
+        tags["mlflow.user"] = getpass.getuser()
+    return tags
 
 
 def end_tags(record: Record) -> dict[str, str]:
@@ -101,8 +100,7 @@ def end_tags(record: Record) -> dict[str, str]:
     tags["mlflow.note.content"] = _note(record)
     if record.goal:
         tags["target"] = str(record.goal)
-    git = record.software.git
-    if git:
+    if git := record.software.git:
         tags["mlflow.source.git.commit"] = git.sha  # MLflow's Version column
     return without_credentials(tags)
 

@@ -8,10 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-KIND_TAG, MODEL_TRAINING = (
-    "mlflow.experimentKind",
-    "custom_model_development",
-)  # the UI's mode for an experiment
+KIND_TAG = "mlflow.experimentKind"  # the UI's mode for an experiment
+MODEL_TRAINING = "custom_model_development"
 VIEW_TAG = "mlflow.sharedViewState."  # a tag of an experiment; a saved view's name follows
 
 # MLflow has no question for single tags: it answers with whole runs, and sorts all runs anew for every page.

@@ -38,13 +38,7 @@ def parent(client: TrackingClient, output_root: Path, name: str) -> str:
     """Return MLflow's id of a study's parent run, which is made if need be."""
     plan = study.load(study.folder(output_root, name))
     identity = run_id(plan, name)
-    tags = {
-        RUN_ID: identity,
-        "study": name,
-        "mlflow.source.type": "LOCAL",
-        "mlflow.source.name": "mlbench.sweep",
-        **mapping.user_tag(),
-    }
+    tags = {RUN_ID: identity, "study": name, **mapping.source_tags("mlbench.sweep")}
     start_time = 0.0
     if plan is not None:
         start_time = datetime.fromisoformat(plan.created).timestamp()
@@ -104,10 +98,9 @@ def kill(plan: Study, *, output_root: Path, uri: str) -> None:
 
 def _written(client: TrackingClient, run: str) -> set[tuple[str, int, float]]:
     """Return the aggregates that a parent has: name, step and value."""
-    names = client.mlflow.get_run(run).data.metrics
     return {
         (metric.key, metric.step, metric.value)
-        for name in names
+        for name in client.mlflow.get_run(run).data.metrics
         for metric in client.mlflow.get_metric_history(run, name)
     }
 

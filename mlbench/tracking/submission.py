@@ -112,12 +112,7 @@ def check(folder: Path) -> Checked:
         if isinstance(run, UserError):
             refusals.append(str(run))
             continue
-        refusals += [
-            f"{run.run_id}: its log contradicts itself: {contradiction}"
-            for contradiction in run.contradictions[:1]
-        ]
-        refusals += [f"{run.run_id}: {name!r} is no name of a part of a machine" for name in _marked(run)]
-        refusals += [f"{run.run_id}: {sentence}" for sentence in _undeclared(run)]
+        refusals += [f"{run.run_id}: {sentence}" for sentence in _of_a_run(run)]
         if path.stem != run.run_id:
             refusals.append(f"{path.name} holds the run {run.run_id}, and has to have its name")
         if not log_consistency.sealed(log):
@@ -186,13 +181,20 @@ def _about(path: Path, refusals: list[str]) -> Submission | None:
     return None
 
 
-def _marked(run: Record) -> list[str]:
-    """Return the names of what the run used that hold signs of markup: pages and tables show them."""
+def _of_a_run(run: Record) -> Iterator[str]:
+    """Yield what speaks against a run by itself."""
+    for contradiction in run.contradictions[:1]:
+        yield f"its log contradicts itself: {contradiction}"
     plain: dict[str, Any] = run.experiment.plain()
     names = [value["name"] for value in plain.values() if isinstance(value, dict) and "name" in value]
     for node in run.nodes:
         names += [node.hostname, node.cpu_model or "", *(gpu.name or "" for gpu in node.gpus)]
-    return [name for name in dict.fromkeys(names) if MARKUP.search(name)]
+    for name in dict.fromkeys(names):
+        if MARKUP.search(name):  # pages and tables show it
+            yield f"{name!r} is no name of a part of a machine"
+    if is_comparable(run.mlbench):  # others had other references than the closed one of today
+        for field in compose.undeclared(plain, run.deviations):
+            yield f"it differs from the closed reference in {field}, and does not say so"
 
 
 def _of_keys(records: Sequence[Record]) -> Iterator[str]:
@@ -205,13 +207,6 @@ def _of_keys(records: Sequence[Record]) -> Iterator[str]:
             yield f"{run.run_id} has the key of {other.run_id} and another configuration"
         elif len(set(names)) > 1:
             yield f"{run.run_id} is of the point of {other.run_id} and of another division"
-
-
-def _undeclared(run: Record) -> Iterator[str]:
-    """Yield where a run's configuration is not the closed reference, as it is today, and does not say so."""
-    if is_comparable(run.mlbench):  # others had other references
-        for field in compose.undeclared(run.experiment.plain(), run.deviations):
-            yield f"it differs from the closed reference in {field}, and does not say so"
 
 
 def _of_copies(folder: Path, records: Sequence[Record]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import mlbench
 from mlbench.config.credentials import without_credentials
@@ -20,9 +20,11 @@ from mlbench.record.build_record import build_record, lost_end, run_start
 from mlbench.record.record import FINISHED, Record
 from mlbench.record.study import Study
 from mlbench.tracking import parent_runs
-from mlbench.tracking.client import open_client, reachable, within
+from mlbench.tracking.client import TrackingClient, open_client, reachable, within
 from mlbench.tracking.parent_runs import Summary
 from mlbench.tracking.uploader import Draw, RunUpload, lock
+
+Answer = TypeVar("Answer")
 
 OUTCOMES = ("uploaded", "present", "running", "failed")  # for one run
 ANSWER_S = 60  # s that a store has for a question
@@ -98,15 +100,15 @@ def uploaded_runs(uri: str) -> set[str]:
         return client.complete(page_s=ANSWER_S) if client else set()
 
 
-def run_id_of(mlflow_id: str, uri: str) -> str | None:
-    """Return the mlbench run that a store knows by its own id; None where it has none."""
+def ask(uri: str, question: Callable[[TrackingClient], Answer], *, absent: Answer) -> Answer:
+    """Return what a store answers, `absent` where it has no runs of mlbench; UserError where it is down."""
 
-    def ask() -> str | None:
+    def answer() -> Answer:
         client = open_client(uri, artifacts=None)
-        return client.run_id(mlflow_id) if client else None
+        return question(client) if client else absent
 
     with reachable(uri):
-        return within(ANSWER_S, ask)
+        return within(ANSWER_S, answer)
 
 
 def location(uri: str, run_id: str = "", *, upload: str) -> tuple[str, str]:
@@ -115,15 +117,13 @@ def location(uri: str, run_id: str = "", *, upload: str) -> tuple[str, str]:
     UserError where it has none, with the command line of `upload`.
     """
 
-    def ask() -> tuple[str | None, str]:
-        client = open_client(uri, artifacts=None)
-        run = client.find(run_id) if client and run_id else None
-        return client.experiment_id if client else None, run.info.run_id if run else ""
+    def ids(client: TrackingClient) -> tuple[str, str]:
+        run = client.find(run_id) if run_id else None
+        return client.experiment_id, run.info.run_id if run else ""
 
-    with reachable(uri):
-        experiment, run = within(ANSWER_S, ask)
+    experiment, run = ask(uri, ids, absent=("", ""))
     where = without_credentials(uri)
-    if experiment is None or run_id and not run:
+    if not experiment or run_id and not run:
         hint = f"{upload} brings the runs there that are finished"
         raise UserError(f"the MLflow store {where} has no {run_id or 'runs of mlbench'}", hint=hint)
     return experiment, run

@@ -13,7 +13,12 @@ from mlbench.tracking import mlflow_private
 
 NOTE = "mlflow.note.content"
 HOST, PORT = "127.0.0.1", 5000
-TABLE, OVER_TIME, OVER_SAMPLES = "mlbench", "mlbench-time", "mlbench-samples"
+TABLE = "mlbench"
+VIEWS = {  # saved views by their key in an address: the name, and the metric that the charts are drawn over
+    TABLE: ("Results", ""),
+    "mlbench-time": ("Curves over time", "training/elapsed_s"),
+    "mlbench-samples": ("Curves over samples", "training/samples"),
+}
 BY_NAME = "tags.`mlflow.runName`"  # task, scale, workers; sorted by their begin, runs hide below their study
 COLUMNS = (
     "tags.`status`",
@@ -36,52 +41,38 @@ ABOUT = (
 
 def tags(created_ms: int) -> dict[str, str]:
     """Return the experiment's tags: its description and the saved views."""
-    columns = list(COLUMNS)
-    table = {"selectedColumns": columns, "columnOrder": columns, "orderByAsc": True, "orderByKey": BY_NAME}
-    charts = {"lineSmoothness": 0, "xAxisKey": "metric"}
-    views: dict[str, tuple[str, dict[str, Any]]] = {
-        TABLE: ("Results", {}),
-        OVER_TIME: (
-            "Curves over time",
-            {"globalLineChartConfig": charts | {"selectedXAxisMetricKey": "training/elapsed_s"}},
-        ),
-        OVER_SAMPLES: (
-            "Curves over samples",
-            {"globalLineChartConfig": charts | {"selectedXAxisMetricKey": "training/samples"}},
-        ),
-    }
-    return {NOTE: ABOUT, mlflow_private.KIND_TAG: mlflow_private.MODEL_TRAINING} | {
-        mlflow_private.VIEW_TAG + key: mlflow_private.view(name, table | more, created_ms=created_ms)
-        for key, (name, more) in views.items()
-    }
+    result = {NOTE: ABOUT, mlflow_private.KIND_TAG: mlflow_private.MODEL_TRAINING}
+    table: dict[str, Any] = {"selectedColumns": COLUMNS, "columnOrder": COLUMNS}
+    table |= {"orderByAsc": True, "orderByKey": BY_NAME}
+    for key, (name, axis) in VIEWS.items():
+        charts = {"lineSmoothness": 0, "xAxisKey": "metric", "selectedXAxisMetricKey": axis}
+        state = table | {"globalLineChartConfig": charts} if axis else table
+        result[mlflow_private.VIEW_TAG + key] = mlflow_private.view(name, state, created_ms=created_ms)
+    return result
 
 
-def link(server: str, experiment_id: str, run: str = "", *, view: str = TABLE, file: str = "") -> str:
+def link(server: str, experiment_id: str, run: str = "", *, file: str = "") -> str:
     """Return the address at which a fresh browser shows the runs, in MLflow's mode for model training.
 
     With `run`, MLflow's id of one, it shows that run, or the `file` among its artifacts.
     """
-    query = f"workflowType=machine_learning&viewStateShareKey={view}"
-    query += "&compareRunsMode=CHART" if view != TABLE else ""
-    path = f"#/experiments/{experiment_id}/runs"
+    path, query = f"#/experiments/{experiment_id}/runs", "workflowType=machine_learning"
     if run:
-        path, query = f"{path}/{run}{file and f'/artifacts/{file}'}", "workflowType=machine_learning"
+        path += f"/{run}{file and f'/artifacts/{file}'}"
+    else:
+        query += f"&viewStateShareKey={TABLE}"
     return f"{server.rstrip('/')}{server and '/'}{path}?{query}"
 
 
-def port(text: str) -> int:
-    """Return the port that a user wrote, or MLflow's own; UserError where it is none."""
-    if text and not (text.isdecimal() and 0 < int(text) < 65536):
-        raise UserError(f"port={text} is not a port", hint=f"e.g. port={PORT + 1}")
-    return int(text or PORT)
-
-
-def serve(uri: str, experiment_id: str, run: str, *, port: int, show: Callable[[str], None]) -> None:
+def serve(uri: str, experiment_id: str, run: str, *, port_text: str, show: Callable[[str], None]) -> None:
     """Show the link to the runs, or to one of MLflow's id; without a server become one until Ctrl-C.
 
-    Raises UserError where the port is in use or the store has another UI.
+    `port_text`: as a user wrote it; "": MLflow's own. Raises UserError where it is no port or in use, or
+    where the store has another UI.
     """
-    scheme = urlsplit(uri).scheme
+    if port_text and not (port_text.isdecimal() and 0 < int(port_text) < 65536):
+        raise UserError(f"port={port_text} is not a port", hint=f"e.g. port={PORT + 1}")
+    port, scheme = int(port_text or PORT), urlsplit(uri).scheme
     if scheme in ("http", "https"):
         show(link(without_credentials(uri), experiment_id, run))
         return

@@ -149,15 +149,7 @@ class RunUpload:
             )
         tags[ui.NOTE] = f"{' | '.join(links)}\n\n{tags[ui.NOTE]}"
         client.log(run, metrics=mapping.end_metrics(result, ended=result.end_time), tags=tags)
-        if result.data_hash:
-            task = result.experiment.task
-            client.log_dataset(
-                run,
-                name=task.dataset,
-                digest=result.data_hash,
-                source=f"{result.experiment.data_root}/{task.dataset}",
-                rows=result.data_rows,
-            )
+        client.log_dataset(run, result)
         with temporary_folder.folder() as temporary:
             files = temporary / "files"
             files.mkdir()

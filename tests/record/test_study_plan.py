@@ -33,7 +33,7 @@ from mlbench.record.record import JobSubmission, Node, Record
 from mlbench.record.study import Invocation, Study, StudyPoint, Trial
 from mlbench.studies import grid, session, spec, tune
 from mlbench.studies.budget import Budget
-from mlbench.studies.trial_order import ordered_trials
+from mlbench.studies.session import ordered_trials
 from mlbench.terminal.sweep_view import PointProgress, SweepView
 from mlbench.tracking import sync
 

@@ -155,7 +155,7 @@ def test_a_choice_is_described_by_its_own_file(tmp_path, source, text):
 def test_recipes_are_found_however_the_yaml_is_written(tmp_path, source):
     path = tmp_path / "x.yaml"
     path.write_text("name: x\n" + source)
-    assert help.recipes(path) == ["a", "b"]
+    assert help.names(path, "recipes") == ["a", "b"]
 
 
 @pytest.mark.parametrize("word", ["--help", "--version"])

@@ -255,7 +255,7 @@ def test_a_sentence_is_in_whole_words_on_a_terminal_and_in_one_line_elsewhere(
     for terminal, lines in ((True, 4), (False, 1)):
         target = Console(file=io.StringIO(), width=30, force_terminal=terminal)
         monkeypatch.setattr(show, "Console", lambda stderr, target=target: target)
-        show.sentence(text)
+        show.Terminal().sentence(text)
         printed = target.file.getvalue()  # type: ignore[attr-defined]
         assert printed.split() == text.split() and len(printed.splitlines()) == lines
 

@@ -93,7 +93,7 @@ def mirrored(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> tup
     shutil.copy(empty_store, output / "mlflow.db")
     run = Run(output, "goal=85", "division=open")
     uri = run.experiment.store
-    mirror = uploader.MlflowUploader(run.folder, uri, draw=show.draw_figures)
+    mirror = uploader.MlflowUploader(run.folder, uri, draw=show.Terminal().figures)
     mirror.start()
     run.validate(70.0, system=[driven.sample(STARTED + 1), driven.sample(STARTED + 3)])
     run.validate(86.5)
