@@ -64,9 +64,9 @@ class DatasetWriter:
         self.schemas: dict[str, pa.Schema] = {}
         self.extra: dict[str, Any] = {}
 
-    def fetch(self, archive: Archive, root: Path) -> Path:
-        """Return an archive below `root`, fetched where need be, and record it as an input."""
-        path = fetch(archive, root, progress=partial(self.bytes_done, f"fetch {archive.file}"))
+    def fetch(self, archive: Archive) -> Path:
+        """Return an archive below the data root, fetched where need be, and record it as an input."""
+        path = fetch(archive, self.folder.parent, progress=partial(self.bytes_done, f"fetch {archive.file}"))
         self.add_input(path)
         return path
 
@@ -126,6 +126,22 @@ def write_dataset(
                 hint="see that there is space and access, or choose another data_root=PATH",
             ) from error
     return folder
+
+
+def write_known(
+    name: str,
+    root: Path,
+    datasets: Mapping[str, DatasetInfo],
+    writers: Mapping[str, Callable[[DatasetWriter], object]],
+    *,
+    progress: Progress | None = None,
+) -> Path:
+    """Write the data set `name` of a task below `root` unless it exists, and return its folder.
+
+    `writers` has what writes its splits. Raises UserError for a name that is not in `datasets`.
+    """
+    require_known(name, datasets)
+    return write_dataset(root / name, writers[name], manifest=datasets[name].manifest, progress=progress)
 
 
 def require_known(name: str, names: Iterable[str]) -> None:
@@ -303,12 +319,11 @@ def _finalize(writer: DatasetWriter, expected: Mapping[str, Any]) -> None:
         "inputs": writer.inputs,
         "splits": writer.splits,
     }
-    path = writer.folder / MANIFEST
-    path.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
-    _flush(path)
-    description = writer.folder / croissant.NAME
-    description.write_text(json.dumps(croissant.describe(manifest, writer.schemas), indent=2) + "\n", "utf-8")
-    _flush(description)
+    description = croissant.describe(manifest, writer.schemas)
+    for name, content in ((MANIFEST, manifest), (croissant.NAME, description)):
+        path = writer.folder / name
+        path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+        _flush(path)
     _flush(writer.folder)
 
 

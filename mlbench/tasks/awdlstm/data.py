@@ -35,24 +35,21 @@ class Text(NamedTuple):
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config` names unless it is there, and return its folder.
 
-    `config` has `dataset`, "wikitext2", "agreement" or "wikipedia_articles", and `train_file` and
-    `valid_file`, which take its place when they are given, with `min_count`.
+    Its `train_file` and `valid_file` take the place of its `dataset` when they are given, with `min_count`.
     """
-    name = config.dataset
     if files := own_files.together(config, ("train_file", "valid_file")):
         states = own_files.states(files, hint="give the path of a text file")
-        name = own_files.folder_name("text", config.min_count, states)
+        folder = root / own_files.folder_name("text", config.min_count, states)
         manifest = own_files.MANIFEST | {"name": "text", "parameters": {"min_count": config.min_count}}
         splits = dict[str, Path](zip(("train", "valid"), files, strict=True))
         write_splits = partial(_write_files, files=splits, min_count=config.min_count)
-    elif name == "agreement":
-        write_splits, manifest = _write_agreement, AGREEMENT
-    elif name == "wikipedia_articles":
-        write_splits, manifest = partial(_write_wikipedia, root=root), WIKIPEDIA
-    else:
-        arrow.require_known(name, DATASETS)
-        write_splits, manifest = partial(_write_wikitext2, root=root), WIKITEXT2
-    return arrow.write_dataset(root / name, write_splits, manifest=manifest, progress=progress)
+        return arrow.write_dataset(folder, write_splits, manifest=manifest, progress=progress)
+    writers = {
+        "wikitext2": _write_wikitext2,
+        "agreement": _write_agreement,
+        "wikipedia_articles": _write_wikipedia,
+    }
+    return arrow.write_known(config.dataset, root, DATASETS, writers, progress=progress)
 
 
 def open_dataset(folder: Path) -> Text:
@@ -121,8 +118,8 @@ WIKITEXT2_TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
 WIKITEXT2_VOCABULARY = 33_278  # of all three files
 
 
-def _write_wikitext2(writer: DatasetWriter, *, root: Path) -> None:
-    archive = writer.fetch(WIKITEXT2_ARCHIVE, root)
+def _write_wikitext2(writer: DatasetWriter) -> None:
+    archive = writer.fetch(WIKITEXT2_ARCHIVE)
     unpacked = writer.folder / "unpacked"
     extract(archive, unpacked)
     files = {split: unpacked / "wikitext-2" / f"wiki.{split}.tokens" for split in WIKITEXT2_TOKENS}
@@ -153,8 +150,8 @@ WIKIPEDIA = {
 WIKIPEDIA_TOKENS = {"train": 439_420, "valid": 41_838}  # as prepared
 
 
-def _write_wikipedia(writer: DatasetWriter, *, root: Path) -> None:
-    package = writer.fetch(wikipedia.PACKAGE, root)
+def _write_wikipedia(writer: DatasetWriter) -> None:
+    package = writer.fetch(wikipedia.PACKAGE)
     dump = dict(packages.files(package, below=wikipedia.FOLDER))[wikipedia.FILE]
     shape: dict[str, Any] = WIKIPEDIA["parameters"]
     articles = list(

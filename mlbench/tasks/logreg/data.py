@@ -33,22 +33,19 @@ class Rows(NamedTuple):
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config` names unless it is there, and return its folder.
 
-    `config` has `dataset`, "epsilon", "epsilon_like" or "fashion_mnist_tops", and `train_file` and
-    `test_file`, which take its place when they are given.
+    Its `train_file` and `test_file` take the place of its `dataset` when they are given.
     """
-    name = config.dataset
     if files := own_files.together(config, ("train_file", "test_file")):
         states = own_files.states(files, hint="give the path of a LIBSVM text file")
-        name, manifest = own_files.folder_name("files", states), own_files.MANIFEST
+        folder = root / own_files.folder_name("files", states)
         write_splits = partial(_write_files, files=dict(zip(("train", "test"), files, strict=True)))
-    elif name == "epsilon_like":
-        write_splits, manifest = _write_epsilon_like, EPSILON_LIKE
-    elif name == "fashion_mnist_tops":
-        write_splits, manifest = partial(_write_fashion_mnist_tops, root=root), FASHION_MNIST_TOPS
-    else:
-        arrow.require_known(name, DATASETS)
-        write_splits, manifest = partial(_write_epsilon, root=root), EPSILON
-    return arrow.write_dataset(root / name, write_splits, manifest=manifest, progress=progress)
+        return arrow.write_dataset(folder, write_splits, manifest=own_files.MANIFEST, progress=progress)
+    writers = {
+        "epsilon": _write_epsilon,
+        "epsilon_like": _write_epsilon_like,
+        "fashion_mnist_tops": _write_fashion_mnist_tops,
+    }
+    return arrow.write_known(config.dataset, root, DATASETS, writers, progress=progress)
 
 
 # The least mean cross-entropy + 2.5e-6/2 * ||w||^2 over the training rows. epsilon: found by Koloskova et al.
@@ -141,7 +138,7 @@ FASHION_MNIST_TOPS = {
 }
 
 
-def _write_fashion_mnist_tops(writer: DatasetWriter, *, root: Path) -> None:
+def _write_fashion_mnist_tops(writer: DatasetWriter) -> None:
     """Write the images of four classes as rows, scaled as epsilon's are.
 
     Features are standardised by the training rows and rounded, then each row is scaled to length 1.
@@ -149,7 +146,7 @@ def _write_fashion_mnist_tops(writer: DatasetWriter, *, root: Path) -> None:
     chosen: dict[str, Any] = FASHION_MNIST_TOPS["parameters"]
     zeros, ones = ([fashion_mnist.CLASSES.index(name) for name in chosen[side]] for side in ("zero", "one"))
     mean = deviation = np.zeros(0)
-    for split, (images, labels) in fashion_mnist.read(writer, root).items():
+    for split, (images, labels) in fashion_mnist.read(writer).items():
         mask = np.isin(labels, [*zeros, *ones])
         pixels = images[mask].reshape(-1, fashion_mnist.SIDE**2).astype(np.int64)
         if split == "train":  # sums of integers, so their order does not matter
@@ -194,9 +191,9 @@ class Layout(NamedTuple):
 EPSILON_LAYOUT = Layout((-1.0, 1.0), first=1, features=2_000)  # as the LIBSVM data page says
 
 
-def _write_epsilon(writer: DatasetWriter, *, root: Path) -> None:
+def _write_epsilon(writer: DatasetWriter) -> None:
     """Stream both archives, 12 GB of text, into splits; bzip2's decompression sets the pace."""
-    paths = {split: writer.fetch(archive, root) for split, archive in EPSILON_ARCHIVES.items()}
+    paths = {split: writer.fetch(archive) for split, archive in EPSILON_ARCHIVES.items()}
     for split, path in paths.items():
         writer.write(split, _batches(path, EPSILON_LAYOUT, writer))
 

@@ -2,7 +2,6 @@
 
 import shutil
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,14 +41,8 @@ class ImageSplits:
 
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config` names unless it is there, and return its folder."""
-    if config.dataset == "digits":
-        write_splits, manifest = _write_digits, DIGITS
-    elif config.dataset == "fashion_mnist":
-        write_splits, manifest = partial(_write_fashion_mnist, root=root), FASHION_MNIST
-    else:
-        arrow.require_known(config.dataset, DATASETS)
-        write_splits, manifest = partial(_write_cifar10, root=root), CIFAR10
-    return arrow.write_dataset(root / config.dataset, write_splits, manifest=manifest, progress=progress)
+    writers = {"cifar10": _write_cifar10, "digits": _write_digits, "fashion_mnist": _write_fashion_mnist}
+    return arrow.write_known(config.dataset, root, DATASETS, writers, progress=progress)
 
 
 def open_dataset(folder: Path) -> ImageSplits:
@@ -92,15 +85,13 @@ CIFAR10_FILES = {
 }
 
 
-def _write_cifar10(writer: DatasetWriter, *, root: Path) -> None:
+def _write_cifar10(writer: DatasetWriter) -> None:
     unpacked = writer.folder / "unpacked"
-    extract(writer.fetch(CIFAR10_ARCHIVE, root), unpacked)
+    extract(writer.fetch(CIFAR10_ARCHIVE), unpacked)
     for split, files in CIFAR10_FILES.items():
         parts = [read_binary(unpacked / "cifar-10-batches-bin" / file) for file in files]
         images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         _write(writer, split, images, labels)
-        if split == "train":
-            writer.extra |= statistics(images)
     shutil.rmtree(unpacked)
 
 
@@ -143,7 +134,6 @@ def _write_digits(writer: DatasetWriter) -> None:
     first = FORMS[-TEST_FORMS]
     _write(writer, "train", images[:first], digit[:first])
     _write(writer, "test", images[first:], digit[first:])
-    writer.extra |= statistics(images[:first])
 
 
 PADDING = (SIDE - fashion_mnist.SIDE) // 2  # black pixels a side
@@ -154,17 +144,18 @@ FASHION_MNIST = {
 }
 
 
-def _write_fashion_mnist(writer: DatasetWriter, *, root: Path) -> None:
-    for split, (grey, labels) in fashion_mnist.read(writer, root).items():
+def _write_fashion_mnist(writer: DatasetWriter) -> None:
+    for split, (grey, labels) in fashion_mnist.read(writer).items():
         padded = np.pad(grey, ((0, 0), (PADDING, PADDING), (PADDING, PADDING)))
         images = np.repeat(padded[:, None], 3, axis=1)
         _write(writer, split, images, labels)
-        if split == "train":
-            writer.extra |= statistics(images)
 
 
 def _write(writer: DatasetWriter, split: str, images: np.ndarray, labels: np.ndarray) -> None:
+    """Write a split; of the training images the statistics go into the manifest."""
     writer.write(split, [arrow.record_batch({"image": images, "label": labels.astype(np.int64)})])
+    if split == "train":
+        writer.extra |= statistics(images)
 
 
 def upscaled(grey: np.ndarray) -> np.ndarray:
