@@ -67,7 +67,8 @@ class ImageDecoder:
 
     def centre(self, image: Image.Image) -> np.ndarray:
         """Return the centre crop of an image whose shorter side is brought to `resize` pixels."""
-        size = crops.shorter_side(image.height, image.width, self.resize)
+        # The other side is cut to a whole number, as in torchvision's Resize.
+        size = [int(self.resize * side / min(image.size)) for side in image.size]
         resized = image.resize(size, Image.Resampling.BILINEAR)
         left, top = (round((side - self.crop) / 2) for side in size)
         return np.asarray(resized.crop((left, top, left + self.crop, top + self.crop)))
