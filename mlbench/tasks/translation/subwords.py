@@ -90,13 +90,9 @@ def learn(files: Sequence[Path], letters: CharCounts, size: VocabSize) -> Tokeni
     )
     learner.train([str(file) for file in files], trainer)
     learnt = json.loads(learner.to_str())["model"]
-    return tokenizer(learnt["vocab"], [tuple(merge) for merge in learnt["merges"]])
-
-
-def tokenizer(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
-    """Return the tokenizer of a vocabulary and its merges, in their order."""
+    merges: list[tuple[str, str]] = [tuple(merge) for merge in learnt["merges"]]
     made = Tokenizer(
-        models.BPE(vocabulary, merges, unk_token=SPECIALS[UNK], end_of_word_suffix=SUFFIX, fuse_unk=True)
+        models.BPE(learnt["vocab"], merges, unk_token=SPECIALS[UNK], end_of_word_suffix=SUFFIX, fuse_unk=True)
     )
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return made
