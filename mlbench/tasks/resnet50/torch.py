@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mlbench.tasks.pixels import memory_format, normaliser
 from mlbench.tasks.resnet50 import RATE_SAMPLES, Config, batches, data, decode, model
+from mlbench.tasks.steps import EpochSteps
 from mlbench.tasks.weight_decay import parameter_groups
 from mlbench.training import precision, sampling, schedules
 from mlbench.training.copies import CopyStream
@@ -73,9 +74,9 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     def load() -> tuple[Any, Any]:
         return files.train.labels, files.val.labels  # images come batch by batch
 
-    def steps(_: Any, epoch: int) -> decode.EpochSteps:
+    def steps(_: Any, epoch: int) -> EpochSteps:
         tasks = decode.training_tasks(len(files.train), batch=batch, micro=micro, epoch=epoch, worker=worker)
-        return decode.EpochSteps(loader, tasks, per_step=batch // micro, on_device=on_device)
+        return decode.epoch_steps(loader, tasks, per_step=batch // micro, on_device=on_device)
 
     def loss(logits: Tensor, pixels: tuple[Tensor, Tensor]) -> Tensor:
         total = F.cross_entropy(logits, pixels[1], reduction="sum", label_smoothing=config.label_smoothing)
