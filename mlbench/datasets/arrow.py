@@ -237,7 +237,10 @@ def column(table: pa.Table, name: str) -> np.ndarray:
 
 
 def tensor(table: pa.Table, name: str) -> "Tensor":
-    """Return `column` as a tensor on the same memory; writing into it in place ends the process."""
+    """Return `column` as a tensor on the same memory.
+
+    Writing into it in place ends the process; index or slice it into a batch instead.
+    """
     import torch
 
     # torch.from_numpy warns about read-only memory; the exchange protocol carries the flag.

@@ -144,11 +144,10 @@ def summary(tables: Mapping[str, Sequence[Row]]) -> list[str]:
         rows = [row for line, some in lines(table).items() if line[2] == "all_reduce" for row in some]
         if not rows:
             continue
-        smallest = min(row["bytes"] for row in rows)
         by_size: dict[tuple[int, str], list[Row]] = {}
         for row in rows:
             by_size.setdefault((row["bytes"], row["dtype"]), []).append(row)
-        (size, dtype), fastest = next(item for item in by_size.items() if item[0][0] == smallest)
+        (size, dtype), fastest = min(by_size.items(), key=lambda item: item[0][0])
         seconds = median(row["p50_s"] for row in fastest)
         times.append(f"{format.duration(seconds)} with {label} ({_size(size)}, {dtype})")
         best = {key: median(row["busbw_bytes_per_s"] for row in some) for key, some in by_size.items()}

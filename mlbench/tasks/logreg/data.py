@@ -56,10 +56,7 @@ OPTIMA = {"epsilon": 0.2822915, "epsilon_like": 0.2286323014}
 
 
 def open_dataset(folder: Path) -> tuple[Rows, Rows]:
-    """Return the train and the test rows of a prepared data set as read-only views of its files.
-
-    Writing into them in place ends the process; index or slice them into a batch instead.
-    """
+    """Return train and test rows of a prepared data set as read-only views of its files (`arrow.tensor`)."""
     tables = [arrow.read_split(folder, split) for split in ("train", "test")]
     train, test = (Rows(arrow.tensor(table, "features"), arrow.tensor(table, "label")) for table in tables)
     return train, test

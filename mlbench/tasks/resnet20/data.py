@@ -46,10 +46,7 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
 
 
 def open_dataset(folder: Path) -> ImageSplits:
-    """Return the splits of a prepared data set as read-only views of its files.
-
-    Writing into them in place ends the process; index or slice them into a batch instead.
-    """
+    """Return the splits of a prepared data set as read-only views of its files (see `arrow.tensor`)."""
     import torch
 
     manifest = arrow.read_manifest(folder)

@@ -1,8 +1,7 @@
 """Moses tokenisation and the cleaning of pairs, on all cores, in bounded memory.
 
 sacremoses is the Moses project's tokenizer in Python; the original in Perl would be one more thing to
-install. A language it has no abbreviations of is
-tokenised with those of English, as in the original.
+install. A language it has no abbreviations of is tokenised with those of English, as in the original.
 """
 
 import multiprocessing
