@@ -45,9 +45,6 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         total = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum")
         return total / (batch * logits.shape[1])  # micro-batches add up to the mean over the step
 
-    def validate(trained: nn.Module, _: data.TokenText) -> dict[str, float]:
-        return evaluate(trained, text, micro=micro, worker=worker)
-
     return TrainingSetup(
         model=model,
         optimizer=optimizer,
@@ -56,7 +53,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         steps=steps,
         forward=lambda net, tokens: net(tokens[:, :-1]),
         loss=loss,
-        validate=validate,
+        validate=partial(evaluate, micro=micro, worker=worker),
         samples=lambda tokens: tokens[:, 1:].numel(),
         sample_unit="tokens",
         before_step=schedule.before_step,

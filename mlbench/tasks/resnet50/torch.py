@@ -71,9 +71,6 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
             return pixels.images.clone(), pixels.labels
         return to_device(pixels.images), to_device(pixels.labels)
 
-    def load() -> tuple[Any, Any]:
-        return files.train.labels, files.val.labels  # images come batch by batch
-
     def steps(_: Any, epoch: int) -> EpochSteps:
         tasks = decode.training_tasks(len(files.train), batch=batch, micro=micro, epoch=epoch, worker=worker)
         return decode.epoch_steps(loader, tasks, per_step=batch // micro, on_device=on_device)
@@ -113,7 +110,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         model=net,
         optimizer=optimizer,
         epochs=config.epochs,
-        load=load,
+        load=lambda: (files.train.labels, files.val.labels),  # images come batch by batch
         steps=steps,
         forward=lambda net, pixels: net(normalise(pixels[0])),
         loss=loss,

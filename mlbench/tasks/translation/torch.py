@@ -67,9 +67,6 @@ def build_translator(
         schedule.factor = factor(config.epochs * len(plan))
         return TranslationTensors(plan, files.load_test())
 
-    def forward(net: nn.Module, batch: MicroBatch) -> torch.Tensor:
-        return net(batch.source, to_device(batch.source_lengths), batch.target_in)
-
     def validate(trained: nn.Module, text: TranslationTensors) -> dict[str, float]:
         score = quality(cast(beam.Translator, trained), text.test, config=config, worker=worker)
         scores[:] = [score]
@@ -90,7 +87,7 @@ def build_translator(
         epochs=config.epochs,
         load=load,
         steps=lambda text, epoch: text.plan(epoch),
-        forward=forward,
+        forward=lambda net, batch: net(batch.source, to_device(batch.source_lengths), batch.target_in),
         loss=lambda logits, batch: update_loss(logits, batch, config=config, workers=worker.world_size),
         validate=validate,
         samples=lambda batch: counted(batch.source_tokens, batch.target_tokens),
