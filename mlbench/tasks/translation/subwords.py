@@ -47,7 +47,7 @@ class CharCounts:
     def alphabet(self, coverage: float) -> list[str]:
         """Return the fewest letters, by count, that make up the share `coverage` of the text, sorted.
 
-        CharCounts as frequent as the rarest of them belong to it too, so that ties decide nothing.
+        Letters as frequent as the rarest of them belong to it too, so that ties decide nothing.
         """
         ranked = sorted(self.counts.items(), key=lambda item: -item[1])
         needed, covered, rarest = math.ceil(coverage * sum(self.counts.values())), 0, 0
