@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class EpochSteps:
-    """One epoch's steps of this rank, each a list of micro-batches.
+    """One epoch's steps of this rank, each the micro-batches that it accumulates.
 
     - count: how many there are. make(): an iterator over all of them.
     """

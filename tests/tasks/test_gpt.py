@@ -14,7 +14,7 @@ from torch import nn
 
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
-from mlbench.contract.by_hand import FirstSteps
+from mlbench.contract.by_hand import beginning
 from mlbench.datasets import arrow
 from mlbench.tasks import registry
 from mlbench.tasks.gpt import batches, check, data
@@ -221,7 +221,7 @@ def test_every_sequence_comes_once_an_epoch_and_two_workers_share_each_step(
     rows = []
     for rank, workers in ((0, 1), (0, 2), (1, 2)):
         setup = registry.build(config, mini_worker(Worker(rank=rank, world_size=workers), data_root))
-        steps = list(setup.steps(setup.load(), 3))
+        steps: Any = list(setup.steps(setup.load(), 3))
         assert {len(step) for step in steps} == {4 // workers}
         rows.append(torch.stack([torch.cat(step) for step in steps]))
     assert torch.equal(rows[0], torch.cat(rows[1:], 1))
@@ -235,7 +235,7 @@ def first_losses(worker: Worker, root: Path, overrides: list[str]) -> list[float
     short = replace(
         setup,
         epochs=1,
-        steps=lambda data, epoch, whole=setup.steps: FirstSteps(whole(data, epoch), 6),
+        steps=lambda data, epoch, whole=setup.steps: beginning(whole(data, epoch), 6),
         validate=lambda *_: {"cross_entropy": 1.0},
         validate_at=tuple((step + 0.5) / 6 for step in range(6)),
         flops_per_sample=lambda _: None,
