@@ -36,7 +36,7 @@ Progress = Callable[[str, int, int | None, str], None]
 class DatasetInfo(NamedTuple):
     """A data set that a task can prepare: the values of `DATASETS` in the task's data module."""
 
-    manifest: Mapping[str, Any]  # name, source, licence and parameters
+    manifest: Mapping[str, Any]  # source, licence and parameters
     download: int | None  # bytes to fetch; None: unknown
     prepared: int  # bytes of the prepared columns
     train_rows: int | None = None  # that an epoch cuts into global batches; None: unknown, or no rows
@@ -141,7 +141,8 @@ def write_known(
     `writers` has what writes its splits. Raises UserError for a name that is not in `datasets`.
     """
     require_known(name, datasets)
-    return write_dataset(root / name, writers[name], manifest=datasets[name].manifest, progress=progress)
+    manifest = {"name": name, **datasets[name].manifest}
+    return write_dataset(root / name, writers[name], manifest=manifest, progress=progress)
 
 
 def require_known(name: str, names: Iterable[str]) -> None:

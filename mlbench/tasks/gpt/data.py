@@ -113,7 +113,6 @@ ENCODER = Archive(  # GPT-2's vocabulary, with the checksum that tiktoken 0.12 h
     size=1_042_301,  # bytes
 )
 FINEWEB = {
-    "name": "fineweb10b_gpt2",
     "source": "FineWeb's sample of 10 billion tokens (Penedo et al. 2024, arXiv:2406.17557), as tokens: "
     "https://huggingface.co/datasets/kjj0/fineweb10B-gpt2",
     "licence": "ODC-By-1.0 (FineWeb), and the terms of use of Common Crawl",
@@ -160,7 +159,6 @@ SCIPY_WHEEL = packages.wheel(
     size=35_349_300,  # bytes
 )
 DOCSTRINGS = {
-    "name": "scipy_docstrings",
     "source": f"the documentation in the Python files of SciPy {SCIPY} (https://scipy.org)",
     "licence": "BSD-3-Clause, copyright 2001-2002 Enthought, Inc., 2003 SciPy Developers",
     "parameters": {

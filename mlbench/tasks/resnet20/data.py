@@ -59,7 +59,6 @@ def open_dataset(folder: Path) -> ImageSplits:
 SIDE = 32  # pixels
 ROW = 1 + 3 * SIDE * SIDE  # bytes of an image in CIFAR-10's binary files: its label, then its pixels
 CIFAR10 = {
-    "name": "cifar10",
     "source": "CIFAR-10 binary version, Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html",
     "licence": "none stated by its publisher",
     "parameters": {"flip": True},
@@ -111,7 +110,6 @@ def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
 FORMS = (0, 130, 256, 386, 516, 646, 776, 905, 1029, 1157, 1287, 1415, 1545, 1667)
 TEST_FORMS = 3  # the last ones: 382 of 1,797 digits
 DIGITS = {
-    "name": "digits",
     "source": "scikit-learn's load_digits: UCI's optical recognition of handwritten digits, test part",
     "licence": "CC-BY-4.0",
     "parameters": {
@@ -135,7 +133,6 @@ def _write_digits(writer: DatasetWriter) -> None:
 
 PADDING = (SIDE - fashion_mnist.SIDE) // 2  # black pixels a side
 FASHION_MNIST = {
-    "name": "fashion_mnist",
     **fashion_mnist.ORIGIN,
     "parameters": {"size": SIDE, "padding": PADDING, "channels": 3, "flip": True},
 }
