@@ -53,11 +53,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     per_epoch = len(files.train) // (batch * worker.world_size)
     factor = schedules.warmup_cosine(config.warmup_epochs * per_epoch, config.epochs * per_epoch)
     mixed = precision.on_device(
-        config.precision,
-        worker.device,
-        scale=config.loss_scale,
-        window=config.loss_scale_window,
-        largest=None,
+        config.precision, worker.device, scale=config.loss_scale, window=config.loss_scale_window
     )
     if mixed.scaler is not None:
         precision.fill_momentum(optimizer)
