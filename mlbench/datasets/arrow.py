@@ -24,7 +24,7 @@ import mlbench
 from mlbench.config.errors import UserError
 from mlbench.datasets import croissant
 from mlbench.datasets.column_buffer import ColumnBuffer
-from mlbench.datasets.download import Archive, fetch
+from mlbench.datasets.download import Archive, download
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,7 +66,8 @@ class DatasetWriter:
 
     def fetch(self, archive: Archive) -> Path:
         """Return an archive below the data root, fetched where need be, and record it as an input."""
-        path = fetch(archive, self.folder.parent, progress=partial(self.bytes_done, f"fetch {archive.file}"))
+        path = self.folder.parent / "downloads" / archive.file
+        download(archive, path, progress=partial(self.bytes_done, f"fetch {archive.file}"))
         self.add_input(path)
         return path
 

@@ -241,7 +241,10 @@ class Paragraphs(html.parser.HTMLParser):
 def help_packages(data_root: Path) -> dict[str, Path]:
     """Return the real packages; skip where no registry can be reached."""
     try:
-        return {side: download.fetch(package, data_root) for side, package in help_text.PACKAGES.items()}
+        return {
+            side: download.download(package, data_root / "downloads" / package.file)
+            for side, package in help_text.PACKAGES.items()
+        }
     except UserError as error:
         pytest.skip(f"the help packages cannot be had here: {error}")
 
