@@ -157,7 +157,7 @@ def rank(number: str, address: str, work: str, *, root: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    from mlbench.contract.by_hand import FirstSteps
+    from mlbench.contract.by_hand import beginning
     from mlbench.training import loop
     from mlbench.training.worker import Worker, control_group
 
@@ -176,7 +176,7 @@ def rank(number: str, address: str, work: str, *, root: Path) -> None:
             setup,
             epochs=1,
             validate_at=tuple(number / VALIDATIONS for number in range(1, VALIDATIONS + 1)),
-            steps=lambda data, epoch, whole=setup.steps: FirstSteps(whole(data, epoch), STEPS),
+            steps=lambda data, epoch, whole=setup.steps: beginning(whole(data, epoch), STEPS),
             flops_per_sample=lambda _: None,
         )
         result = loop.train(short, worker, report_s=math.inf)

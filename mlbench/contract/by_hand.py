@@ -1,6 +1,6 @@
 """Two steps of a task under a sync strategy, or with plain averages that are written out here."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -15,6 +15,7 @@ from torch import nn
 from mlbench.config.compose import compose
 from mlbench.contract.ranks import mini_worker
 from mlbench.tasks import registry
+from mlbench.tasks.steps import EpochSteps
 from mlbench.training import loop
 from mlbench.training.setup import Steps, TrainingSetup
 from mlbench.training.sync import strategy
@@ -92,7 +93,7 @@ def steps(
         return {"loss": 1.0, experiment.task.metric: 1.0}
 
     changes: dict[str, Any] = {"flops_per_sample": lambda _: None, "table": lambda _: []}
-    changes["steps"] = lambda data, epoch: FirstSteps(setup.steps(data, epoch), STEPS)
+    changes["steps"] = lambda data, epoch: beginning(setup.steps(data, epoch), STEPS)
     with ExitStack() as stack:
         if quantity is not None:
             stack.enter_context(
@@ -164,14 +165,6 @@ def different(result: Result, expected: Result) -> str:
     return ""
 
 
-class FirstSteps:
-    """The first `count` steps of an epoch, which has no fewer."""
-
-    def __init__(self, whole: Steps, count: int) -> None:
-        self.whole, self.count = whole, count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[Sequence[Any]]:
-        return islice(iter(self.whole), self.count)
+def beginning(whole: Steps, count: int) -> EpochSteps:
+    """Return the first `count` steps of an epoch, which has no fewer."""
+    return EpochSteps(count, lambda: map(list, islice(whole, count)))

@@ -5,9 +5,12 @@ lines. -v shows the traceback.
 """
 
 import re
+import subprocess
+import sys
 import traceback
 from collections.abc import Generator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -84,3 +87,9 @@ def sentence(item: pytest.Function, error: BaseException) -> str:
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder in which prepared data sets are shared by all tests."""
     return tmp_path_factory.mktemp("data")
+
+
+def import_without(module: ModuleType, packages: set[str]) -> None:
+    """Import a module in a process of its own, which fails where that imports one of the packages."""
+    code = f"import sys, {module.__name__}; assert not {packages} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

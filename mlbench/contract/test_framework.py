@@ -12,7 +12,7 @@ import pytest
 from mlbench.config import plugins
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
-from mlbench.contract.by_hand import FirstSteps
+from mlbench.contract.by_hand import beginning
 from mlbench.contract.options import names
 from mlbench.contract.ranks import mini_worker, run_ranks
 from mlbench.contract.test_task import spoil
@@ -61,7 +61,7 @@ def first_steps(
         run.data = setup.load()
         run.trainer.train()
         losses, seen = run.trainer.losses, []
-        for micro_batches in FirstSteps(setup.steps(run.data, 0), STEPS):
+        for micro_batches in beginning(setup.steps(run.data, 0), STEPS):
             worker.timer.end_phase("data_wait")
             run.train_step(micro_batches)
             seen.append(losses.total())

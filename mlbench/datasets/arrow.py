@@ -24,7 +24,7 @@ import mlbench
 from mlbench.config.errors import UserError
 from mlbench.datasets import croissant
 from mlbench.datasets.column_buffer import ColumnBuffer
-from mlbench.datasets.download import Archive, fetch
+from mlbench.datasets.download import Archive, download
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,7 @@ Progress = Callable[[str, int, int | None, str], None]
 class DatasetInfo(NamedTuple):
     """A data set that a task can prepare: the values of `DATASETS` in the task's data module."""
 
-    manifest: Mapping[str, Any]  # name, source, licence and parameters
+    manifest: Mapping[str, Any]  # source, licence and parameters
     download: int | None  # bytes to fetch; None: unknown
     prepared: int  # bytes of the prepared columns
     train_rows: int | None = None  # that an epoch cuts into global batches; None: unknown, or no rows
@@ -64,9 +64,10 @@ class DatasetWriter:
         self.schemas: dict[str, pa.Schema] = {}
         self.extra: dict[str, Any] = {}
 
-    def fetch(self, archive: Archive, root: Path) -> Path:
-        """Return an archive below `root`, fetched where need be, and record it as an input."""
-        path = fetch(archive, root, progress=partial(self.bytes_done, f"fetch {archive.file}"))
+    def fetch(self, archive: Archive) -> Path:
+        """Return an archive below the data root, fetched where need be, and record it as an input."""
+        path = self.folder.parent / "downloads" / archive.file
+        download(archive, path, progress=partial(self.bytes_done, f"fetch {archive.file}"))
         self.add_input(path)
         return path
 
@@ -126,6 +127,23 @@ def write_dataset(
                 hint="see that there is space and access, or choose another data_root=PATH",
             ) from error
     return folder
+
+
+def write_known(
+    name: str,
+    root: Path,
+    datasets: Mapping[str, DatasetInfo],
+    writers: Mapping[str, Callable[[DatasetWriter], object]],
+    *,
+    progress: Progress | None = None,
+) -> Path:
+    """Write the data set `name` of a task below `root` unless it exists, and return its folder.
+
+    `writers` has what writes its splits. Raises UserError for a name that is not in `datasets`.
+    """
+    require_known(name, datasets)
+    manifest = {"name": name, **datasets[name].manifest}
+    return write_dataset(root / name, writers[name], manifest=manifest, progress=progress)
 
 
 def require_known(name: str, names: Iterable[str]) -> None:
@@ -221,7 +239,10 @@ def column(table: pa.Table, name: str) -> np.ndarray:
 
 
 def tensor(table: pa.Table, name: str) -> "Tensor":
-    """Return `column` as a tensor on the same memory; writing into it in place ends the process."""
+    """Return `column` as a tensor on the same memory.
+
+    Writing into it in place ends the process; index or slice it into a batch instead.
+    """
     import torch
 
     # torch.from_numpy warns about read-only memory; the exchange protocol carries the flag.
@@ -303,12 +324,11 @@ def _finalize(writer: DatasetWriter, expected: Mapping[str, Any]) -> None:
         "inputs": writer.inputs,
         "splits": writer.splits,
     }
-    path = writer.folder / MANIFEST
-    path.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
-    _flush(path)
-    description = writer.folder / croissant.NAME
-    description.write_text(json.dumps(croissant.describe(manifest, writer.schemas), indent=2) + "\n", "utf-8")
-    _flush(description)
+    description = croissant.describe(manifest, writer.schemas)
+    for name, content in ((MANIFEST, manifest), (croissant.NAME, description)):
+        path = writer.folder / name
+        path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+        _flush(path)
     _flush(writer.folder)
 
 

@@ -11,6 +11,14 @@ from typing import IO
 import numpy as np
 import pyarrow as pa
 
+LISTS = (pa.ListType, pa.LargeListType)
+WIDE = {  # text and bytes of any length, and their types with 64-bit offsets
+    pa.string(): pa.large_string(),
+    pa.large_string(): pa.large_string(),
+    pa.binary(): pa.large_binary(),
+    pa.large_binary(): pa.large_binary(),
+}
+
 
 class ColumnBuffer:
     """Appends record batches of one schema to files in `folder`, which it creates and removes."""
@@ -55,11 +63,11 @@ class ColumnBuffer:
             self._append(name, array.storage)
         elif pa.types.is_fixed_size_list(array.type):
             self._append(name, array.flatten())
-        elif _is_list(array.type):
+        elif isinstance(array.type, LISTS):
             self._write(f"{name}.lengths", np.asarray(array.value_lengths(), np.int64))
             self._append(f"{name}.values", array.flatten())
-        elif _is_bytes(array.type):
-            array = array.cast(_wide(array.type))
+        elif array.type in WIDE:
+            array = array.cast(WIDE[array.type])
             _, offsets, data = array.buffers()
             starts = np.frombuffer(offsets, np.int64)[array.offset :][: len(array) + 1]
             self._write(f"{name}.lengths", np.diff(starts))
@@ -80,14 +88,14 @@ class ColumnBuffer:
         if pa.types.is_fixed_size_list(kind):
             inner = self._whole(name, kind.value_type, rows * kind.list_size)
             return pa.FixedSizeListArray.from_arrays(inner, kind.list_size)
-        if _is_list(kind) or _is_bytes(kind):
+        if isinstance(kind, LISTS) or kind in WIDE:
             lengths = np.frombuffer(self._map(f"{name}.lengths"), np.int64)
             offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-            if _is_list(kind):
+            if isinstance(kind, LISTS):
                 inner = self._whole(f"{name}.values", kind.value_type, int(offsets[-1]))
                 return pa.LargeListArray.from_arrays(pa.array(offsets), inner)
             buffers = [None, pa.py_buffer(offsets), self._map(name)]
-            return pa.Array.from_buffers(_wide(kind), rows, buffers)
+            return pa.Array.from_buffers(WIDE[kind], rows, buffers)
         return pa.Array.from_buffers(kind, rows, [None, self._map(name)])
 
     def _map(self, name: str) -> pa.Buffer:
@@ -95,19 +103,3 @@ class ColumnBuffer:
         if not path.exists() or path.stat().st_size == 0:
             return pa.py_buffer(b"")  # an empty file cannot be mapped
         return pa.memory_map(str(path)).read_buffer()
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return _is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _wide(kind: pa.DataType) -> pa.DataType:
-    return pa.large_string() if _is_text(kind) else pa.large_binary()

@@ -93,10 +93,8 @@ def _field(split: str, file: str, column: pa.Field) -> dict[str, Any]:
 
 def _values(kind: pa.DataType) -> pa.DataType | None:
     """Return the type of the values of a list or tensor; None of anything else."""
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return kind.value_type
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return kind.value_type if any(is_list(kind) for is_list in lists) else None
+    lists = (pa.FixedShapeTensorType, pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+    return kind.value_type if isinstance(kind, lists) else None
 
 
 def _data_type(kind: pa.DataType) -> str:

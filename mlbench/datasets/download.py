@@ -50,11 +50,6 @@ class _Rejected(Exception):
     """This mirror has not got the file, or has a wrong one; another may have it."""
 
 
-def fetch(archive: Archive, root: Path, *, progress: Callable[[int, int | None], None] | None = None) -> Path:
-    """Return `<root>/downloads/<file>`, from the network unless it lies there already."""
-    return download(archive, root / "downloads" / archive.file, progress=progress)
-
-
 def download(
     archive: Archive, target: Path, *, progress: Callable[[int, int | None], None] | None = None
 ) -> Path:

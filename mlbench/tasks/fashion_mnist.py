@@ -1,7 +1,6 @@
 """Fashion-MNIST, 70,000 grey images of clothes in ten classes (Xiao et al. 2017, arXiv:1708.07747)."""
 
 import gzip
-from pathlib import Path
 
 import numpy as np
 
@@ -30,9 +29,9 @@ CLASSES = (
 )
 
 
-def read(writer: DatasetWriter, root: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def read(writer: DatasetWriter) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Fetch the package and return by split images [n, 28, 28] and labels [n] of 0..9, both uint8."""
-    package = writer.fetch(PACKAGE, root)
+    package = writer.fetch(PACKAGE)
     content = dict(packages.files(package, below="usr/share/datasets/fashion-mnist"))
     splits = {}
     for split, name in SPLITS.items():

@@ -97,14 +97,10 @@ def reference_convergence(name: str) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+@cache
 def expected(name: str) -> dict[str, Any] | None:
     """Return about how many `seconds` a mini run on its `dataset` takes, and the `source`; None: unknown."""
-    return _expected().get(name)
-
-
-@cache
-def _expected() -> dict[str, Any]:
-    return plugins.values(Path(__file__).parent / "expected.yaml")
+    return plugins.values(Path(__file__).parent / "expected.yaml").get(name)
 
 
 def report(name: str) -> ModuleType | None:

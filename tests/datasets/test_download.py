@@ -18,7 +18,7 @@ from mirror import serve
 from mlbench.config.errors import UserError
 from mlbench.datasets import download as downloads
 from mlbench.datasets import download as module
-from mlbench.datasets.download import Archive, extract, fetch
+from mlbench.datasets.download import Archive, extract
 
 CONTENT = os.urandom(3 << 20)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -68,7 +68,7 @@ def test_a_file_that_is_there_needs_no_network(tmp_path):
     (tmp_path / "downloads").mkdir()
     (tmp_path / "downloads" / "file").write_bytes(CONTENT)
     archive = Archive((dead_mirror(),), "file", sha256=SHA256, md5=MD5, size=len(CONTENT))
-    assert fetch(archive, tmp_path).read_bytes() == CONTENT
+    assert downloads.download(archive, tmp_path / "downloads" / "file").read_bytes() == CONTENT
 
 
 def test_a_wrong_file_that_is_there_is_refused_and_kept(tmp_path):
@@ -89,7 +89,8 @@ def test_a_registry_s_client_brings_the_file_and_no_mirror_is_asked(tmp_path):
     seen = []
     code = f"import shutil; shutil.copy({str(tmp_path / 'source')!r}, 'file%3a1.deb')"
     archive = Archive((dead_mirror(),), "file", sha256=SHA256, size=len(CONTENT), command=client(code))
-    target = fetch(archive, tmp_path, progress=lambda done, total: seen.append((done, total)))
+    target = tmp_path / "downloads" / "file"
+    downloads.download(archive, target, progress=lambda done, total: seen.append((done, total)))
     assert target.read_bytes() == CONTENT and left(target.parent) == ["file"]
     assert seen == [(0, len(CONTENT)), (len(CONTENT), len(CONTENT))]
 
@@ -106,12 +107,13 @@ def test_a_registry_s_client_brings_the_file_and_no_mirror_is_asked(tmp_path):
 def test_where_the_client_fails_a_mirror_is_asked_and_else_both_reasons_are_told(tmp_path, command, reason):
     archive = Archive((), "file", sha256=SHA256, size=len(CONTENT), command=command)
     with pytest.raises(UserError) as error:
-        fetch(archive, tmp_path)
+        downloads.download(archive, tmp_path / "downloads" / "file")
     assert reason in str(error.value) and "put the file at" in error.value.hint
     assert left(tmp_path / "downloads") == []
     with serve(file=CONTENT) as mirror:
         urls = (mirror.url + "file",)
-        path = fetch(Archive(urls, "file", sha256=SHA256, size=len(CONTENT), command=command), tmp_path)
+        archive = Archive(urls, "file", sha256=SHA256, size=len(CONTENT), command=command)
+        path = downloads.download(archive, tmp_path / "downloads" / "file")
     assert path.read_bytes() == CONTENT
 
 

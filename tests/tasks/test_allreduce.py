@@ -214,7 +214,7 @@ def test_before_each_timed_call_of_a_short_message_comes_one_that_is_not(
         )  # fmt: skip
         assert len(exchange.seconds(3, Worker())) == 3
         assert seen == [1.0] * calls, "each begins with what is to be sent"
-        assert exchange.wrong() == 0
+        assert exchange.errors.item() == 0
 
 
 @pytest.mark.slow

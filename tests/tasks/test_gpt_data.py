@@ -193,13 +193,13 @@ def wheel(folder: Path, members: dict[str, bytes]) -> Archive:
 def test_another_version_here_means_the_pinned_wheel_and_the_same_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = arrow.DatasetWriter(tmp_path)
-    installed = data._scipy_files(writer, tmp_path)
+    writer = arrow.DatasetWriter(tmp_path / "scipy_docstrings")
+    installed = data._scipy_files(writer)
     extra = {"scipy/_lib/x.py": b'"""No."""', "scipy/x/tests/t.py": b'"""No."""', "scipy/x.so": b"\xff"}
     members = {f"scipy/{name}": content for name, content in installed.items()} | extra
     monkeypatch.setattr(data, "SCIPY_WHEEL", wheel(tmp_path, members))
     monkeypatch.setattr(data.metadata, "version", lambda _: "1.99.0")
-    assert data._scipy_files(writer, tmp_path) == installed
+    assert data._scipy_files(writer) == installed
     assert [each["file"] for each in writer.inputs] == ["scipy.whl"]
 
 
@@ -221,7 +221,7 @@ def test_the_wheel_is_that_of_the_lock_file() -> None:
 def test_tokens_stand_for_all_bytes_of_the_text_and_nothing_is_in_both_splits(data_root: Path) -> None:
     folder = data.prepare_dataset(SimpleNamespace(dataset="scipy_docstrings"), data_root)
     dataset = data.open_dataset(folder, context=128).load()
-    texts = list(data.docstrings(data._scipy_files(arrow.DatasetWriter(folder), folder)))
+    texts = list(data.docstrings(data._scipy_files(arrow.DatasetWriter(folder))))
     held_out = texts[10::20]
     assert len(dataset.token_bytes) == 2_048 and dataset.token_bytes.sum() > 2_048
     for split, part in (

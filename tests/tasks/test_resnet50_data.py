@@ -311,7 +311,7 @@ def epoch(decoder: decode.ImageDecoder, processes: int) -> list[Any]:
     given = []
     for number in (0, 1):
         tasks = decode.training_tasks(9, batch=2, micro=2, epoch=number, worker=worker)
-        updates = decode.EpochSteps(loader, tasks, per_step=2, on_device=copied)
+        updates = decode.epoch_steps(loader, tasks, per_step=2, on_device=copied)
         assert len(updates) == 2
         given += [pixels for update in updates for pixels in update]
         given += map(copied, loader.batches(decode.validation_tasks(6, batch=4, worker=worker)))

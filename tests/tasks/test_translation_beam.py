@@ -6,9 +6,10 @@ import torch
 
 from mlbench.tasks.gnmt.model import Gnmt
 from mlbench.tasks.transformer.model import Transformer
+from mlbench.tasks.translation import subwords
 from mlbench.tasks.translation.beam import NORM_CONSTANT, Search, translate
 
-PAD, BEGIN, END = 0, 2, 3  # 1 and what follows END are words
+PAD, BEGIN, END = subwords.PAD, subwords.BOS, subwords.EOS  # 0, 2, 3; 1 and what follows END are words
 
 
 class Chain:
@@ -57,7 +58,7 @@ class Fixed:
 
 
 def search(beams, *, length_norm=0.6, coverage=0.0):
-    return Search(beams, length_norm, coverage, bos=BEGIN, eos=END, pad=PAD)
+    return Search(beams, length_norm, coverage)
 
 
 SOURCE = torch.tensor([[5, 6, 7], [9, 8, 0], [4, 0, 0], [6, 6, 6], [7, 5, 0]])

@@ -13,7 +13,7 @@ from ranks import mini_worker, run_ranks
 from mlbench import run
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
-from mlbench.contract.by_hand import FirstSteps
+from mlbench.contract.by_hand import beginning
 from mlbench.tasks import registry
 from mlbench.training import compilation, loop
 from mlbench.training.worker import Worker
@@ -27,7 +27,7 @@ def trained(worker: Worker, root: Path, overrides: list[str], compile: Any = Non
     worker.compile, worker.sync = compile or experiment.compile, experiment.sync
     setup = registry.build(experiment.task, mini_worker(worker, root))
     whole = setup.steps
-    setup.steps = lambda data, epoch: FirstSteps(whole(data, epoch), 3)
+    setup.steps = lambda data, epoch: beginning(whole(data, epoch), 3)
     setup.validate_at, setup.epochs, setup.flops_per_sample = (1.0,), 1, lambda _: None
     (validation,) = loop.train(setup, worker, report_s=math.inf).validations
     return {"loss": validation["train_loss"], **validation["metrics"]}

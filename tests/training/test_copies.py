@@ -11,7 +11,7 @@ import torch
 from stand_in_gpu import CUDA, Gpu
 
 from mlbench.launch import worker_process
-from mlbench.tasks.translation.columns import RaggedColumn
+from mlbench.tasks.translation.batches import RaggedColumn
 from mlbench.tasks.translation.subwords import EOS, PAD
 from mlbench.training import checkpoint
 from mlbench.training.copies import CopyStream

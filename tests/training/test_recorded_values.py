@@ -11,7 +11,7 @@ from ranks import mini_worker, run_ranks
 
 from mlbench.clusters import node
 from mlbench.config.compose import compose
-from mlbench.contract.by_hand import FirstSteps
+from mlbench.contract.by_hand import beginning
 from mlbench.tasks import registry
 from mlbench.training import loop
 from mlbench.training.worker import Worker
@@ -29,7 +29,7 @@ def values(worker: Worker, root: Path) -> dict[str, list[dict[str, Any]]]:
         setup = registry.build(task, mini_worker(worker, root))
         whole = setup.steps
         changes: dict[str, Any] = {"epochs": 1, "validate_at": (1.0,)}
-        changes["steps"] = lambda data, epoch, whole=whole: FirstSteps(whole(data, epoch), STEPS)
+        changes["steps"] = lambda data, epoch, whole=whole: beginning(whole(data, epoch), STEPS)
         result = loop.train(replace(setup, **changes), worker)
         fields = ("epoch", "step", "train_loss", "metrics")
         results[name] = [{field: each[field] for field in fields} for each in result.validations]

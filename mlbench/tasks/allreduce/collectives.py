@@ -24,7 +24,7 @@ EXACT = {torch.float32: 2**24, torch.float16: 2**11, torch.bfloat16: 2**8}
 
 
 def values(largest: int, worker: Worker) -> Tensor:
-    """Return the numbers that all buffers are slice_of from: uint8 in 1..LEVELS, the same on every rank."""
+    """Return the numbers that all buffers are cut from: uint8 in 1..LEVELS, the same on every rank."""
     ranks = worker.world_size
     count = largest + ranks + SHIFT * ranks * ranks
     draw = torch.Generator(worker.device).manual_seed(0)
@@ -38,11 +38,11 @@ class CollectiveCase:
 
     - operation: the collective itself, from `sent` to `received` (the same tensor for all_reduce and
       broadcast).
-    - content: what `sent` must hold before, in parts that are slice_of from the values; `expected` is what
+    - content: what `sent` must hold before, in parts that are cut from the values; `expected` is what
       `received` must hold after.
     - elements: of the larger of the two buffers, which is what nccl-tests counts.
     - align: what brings the ranks together before each call; None: the backend's barrier.
-    - errors: how many wrong elements the checks have errors so far.
+    - errors: how many wrong elements the checks have found so far on this rank, a scalar.
     """
 
     operation: Callable[[], object]
@@ -141,10 +141,6 @@ class CollectiveCase:
     def check(self) -> None:
         """Count the elements of `received` that are not what they must be; does not wait for a GPU."""
         self.errors += (self.received != self.expected).sum()
-
-    def wrong(self) -> int:
-        """Return how many wrong elements the checks have errors on this rank."""
-        return int(self.errors.item())
 
 
 class DeviceBarrier:

@@ -1,6 +1,7 @@
 """The table of task 0 as charts, sentences and lines on a terminal."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,13 +19,8 @@ GIGABIT = 1e9 / 8  # bytes
 PUBLISHED_DTYPE, PUBLISHED_BYTES = "float32", 4  # what all published studies measured, and its size
 UNITS_S = {"ms": 1e-3, "us": 1e-6, "s": 1.0}  # seconds of the units in which times were published
 
-
-def _rate(value: float) -> str:
-    return format.with_prefix(value, "B/s")
-
-
-def _size(size: float) -> str:
-    return format.with_prefix(size, "B")
+_rate = partial(format.with_prefix, unit="B/s")
+_size = partial(format.with_prefix, unit="B")
 
 
 class MessageColumn(NamedTuple):
@@ -82,7 +78,7 @@ def _beside_published(by_label: Mapping[str, dict[Line, list[Row]]], *, about: s
         for line, rows in groups.items()
         if (line[2], line[3]) == ("all_reduce", PUBLISHED_DTYPE)
     ]
-    published: dict[str, list[tuple[int, float]]] = {}
+    published: dict[str, list[tuple[float, float]]] = {}
     for reference in references.load("allreduce"):
         statistic = reference.metric.removesuffix("_time")
         if reference.dtype != PUBLISHED_DTYPE or reference.workers not in {line[4] for _, line, _ in ours}:
@@ -95,24 +91,12 @@ def _beside_published(by_label: Mapping[str, dict[Line, list[Row]]], *, about: s
         published.setdefault(where, []).append((size, reference.value * UNITS_S[reference.unit]))
     if not published:
         return
-    curves = [
-        (f"{label or f'{line[0]} x{line[4]}'}, here, median", list(zip(*_curve(rows, "p50_s"), strict=True)))
-        for label, line, rows in ours
-    ]
-    curves += [(name, sorted(points)) for name, points in published.items()]
-    traces = [
-        Trace(
-            name,
-            [size for size, _ in points],
-            [seconds for _, seconds in points],
-            "line",
-            number,
-            secondary=number >= len(ours),
-            small=True,
-            texts=[f"{_size(size)}: {format.duration(seconds)}" for size, seconds in points],
-        )
-        for number, (name, points) in enumerate(curves)
-    ]
+    traces: list[Trace] = []
+    for label, line, rows in ours:
+        name = f"{label or f'{line[0]} x{line[4]}'}, here, median"
+        traces.append(_trace(name, _curve(rows, "p50_s"), format.duration, len(traces)))
+    for name, points in published.items():
+        traces.append(_trace(name, sorted(points), format.duration, len(traces), secondary=True))
     yield Chart.of(
         "all_reduce_published",
         f"All-reduce here and as published: {PUBLISHED_DTYPE}",
@@ -131,28 +115,24 @@ def _over_size(
     about: str,
     network_gbit_per_s: float | None,
 ) -> Chart:
-    traces = []
+    traces: list[Trace] = []
     for label, groups in by_label.items():
         for (backend, _, name, dtype, workers), rows in groups.items():
             if name == collective:
-                sizes, values = _curve(rows, quantity.column)
                 name = ", ".join(filter(None, (label or f"{backend} x{workers}", dtype)))
-                texts = [f"{_size(x)}: {quantity.text(y)}" for x, y in zip(sizes, values, strict=True)]
-                traces.append(Trace(name, sizes, values, "line", len(traces), small=True, texts=texts))
+                traces.append(_trace(name, _curve(rows, quantity.column), quantity.text, len(traces)))
     x = Axis("message", "log", _powers_of_ten((x for trace in traces for x in trace.x), _size))
-    drawn = [y for trace in traces for y in trace.y]
     if network_gbit_per_s is not None and quantity.column == "busbw_bytes_per_s":
         rate = network_gbit_per_s * GIGABIT
         ends = [x.ticks[0][0], x.ticks[-1][0]]
         name = f"line rate {network_gbit_per_s:g} Gbit/s"
         traces.append(Trace(name, ends, [rate, rate], "reference_line"))
-        drawn.append(rate)
     return Chart.of(
         f"{collective}_{quantity.name}",
         f"{quantity.title}: {collective}",
         about=about,
         x=x,
-        y=Axis(quantity.axis, "log", _powers_of_ten(drawn, quantity.text)),
+        y=Axis(quantity.axis, "log", _powers_of_ten((y for trace in traces for y in trace.y), quantity.text)),
         traces=traces,
     )
 
@@ -164,11 +144,10 @@ def summary(tables: Mapping[str, Sequence[Row]]) -> list[str]:
         rows = [row for line, some in lines(table).items() if line[2] == "all_reduce" for row in some]
         if not rows:
             continue
-        smallest = min(row["bytes"] for row in rows)
         by_size: dict[tuple[int, str], list[Row]] = {}
         for row in rows:
             by_size.setdefault((row["bytes"], row["dtype"]), []).append(row)
-        (size, dtype), fastest = next(item for item in by_size.items() if item[0][0] == smallest)
+        (size, dtype), fastest = min(by_size.items(), key=lambda item: item[0][0])
         seconds = median(row["p50_s"] for row in fastest)
         times.append(f"{format.duration(seconds)} with {label} ({_size(size)}, {dtype})")
         best = {key: median(row["busbw_bytes_per_s"] for row in some) for key, some in by_size.items()}
@@ -237,13 +216,25 @@ def _fit_note(line: Line, row: Row, groups: dict[Line, list[Row]], network_gbit_
     return note
 
 
-def _curve(rows: list[Row], field: str) -> tuple[list[int], list[float]]:
-    """Return the sizes in bytes, ascending, and the median of a field over the runs that measured each."""
+def _curve(rows: list[Row], field: str) -> list[tuple[float, float]]:
+    """Return the sizes in bytes, ascending, with the median of a field over the runs that measured each."""
     by_size: dict[int, list[float]] = {}
     for row in rows:
         by_size.setdefault(row["bytes"], []).append(row[field])
-    sizes = sorted(by_size)
-    return sizes, [median(by_size[size]) for size in sizes]
+    return [(size, median(by_size[size])) for size in sorted(by_size)]
+
+
+def _trace(
+    name: str,
+    curve: list[tuple[float, float]],
+    text: Callable[[float], str],
+    style: int,
+    *,
+    secondary: bool = False,
+) -> Trace:
+    sizes, values = ([point[side] for point in curve] for side in (0, 1))
+    texts = [f"{_size(size)}: {text(value)}" for size, value in curve]
+    return Trace(name, sizes, values, "line", style, secondary=secondary, small=True, texts=texts)
 
 
 def _powers_of_ten(values: Iterable[float], text: Callable[[float], str]) -> tuple[tuple[float, str], ...]:

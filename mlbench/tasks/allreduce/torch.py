@@ -57,7 +57,7 @@ def _rows(config: Config, worker: Worker) -> Iterator[dict[str, Any]]:
             seconds = exchange.seconds(config.repeats, worker)
             repeats = list(zip(*worker.gather(seconds), strict=True))
             slowest, fastest = list(map(max, repeats)), list(map(min, repeats))
-            wrong = int(worker.sum([exchange.wrong()]).item())
+            wrong = int(worker.sum(exchange.errors[None]).item())
             what = {"size": size, "elements": exchange.elements, "bytes": exchange.bytes}
             points.append(
                 bandwidth.times(slowest, fastest=fastest, wrong=wrong, **pair, **what, repeats=config.repeats)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mlbench.config.errors import UserError
 from mlbench.tasks.awdlstm.model import LanguageModelOutput, States, detached
+from mlbench.tasks.steps import EpochSteps
 from mlbench.training import sampling
 from mlbench.training.worker import Worker
 
@@ -52,41 +53,28 @@ class BpttIterator:
         """Read this rank's columns from the file onto its device."""
         self.text = self.text.contiguous().to(self.worker.device)
 
-    def steps(self, epoch: int) -> "EpochChunks":
+    def steps(self, epoch: int) -> EpochSteps:
         """Return an epoch's chunks, from the start of every column."""
         rows = len(self.text) - 1
         lengths = bptt_lengths(rows, bptt=self.bptt, generator=self.worker.generator(epoch))
-        return EpochChunks(self, epoch, lengths)
+        return EpochSteps(len(lengths), lambda: self._chunks(epoch, lengths))
+
+    def _chunks(self, epoch: int, lengths: list[int]) -> Iterator[list[BpttChunk]]:
+        self.states = None
+        self.dropout_rng = self.worker.generator(epoch, 1 + self.worker.rank)
+        begin = 0
+        for length in lengths:
+            self.position = epoch + begin / sum(lengths)
+            self.length = length
+            rows = self.text[begin : begin + length + 1].long()
+            yield [BpttChunk(rows[:-1], rows[1:])]
+            begin += length
 
     def forward(self, net: nn.Module, chunk: BpttChunk) -> LanguageModelOutput:
         """Read a chunk with masks of dropout of this rank's own; the next goes on where it ends."""
         output = net(chunk.inputs, self.states, self.dropout_rng)
         self.states = detached(output.states)
         return output
-
-
-@dataclass
-class EpochChunks:
-    """One epoch's steps, a chunk each."""
-
-    reader: BpttIterator
-    epoch: int
-    lengths: list[int]
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __iter__(self) -> Iterator[list[BpttChunk]]:
-        reader = self.reader
-        reader.states = None
-        reader.dropout_rng = reader.worker.generator(self.epoch, 1 + reader.worker.rank)
-        begin = 0
-        for length in self.lengths:
-            reader.position = self.epoch + begin / sum(self.lengths)
-            reader.length = length
-            rows = reader.text[begin : begin + length + 1].long()
-            yield [BpttChunk(rows[:-1], rows[1:])]
-            begin += length
 
 
 def columns(tokens: Tensor, worker: Worker, *, each: int) -> Tensor:

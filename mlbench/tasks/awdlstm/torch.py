@@ -3,7 +3,6 @@
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from mlbench.tasks.awdlstm import Config, Dropouts, bptt, data
 from mlbench.tasks.awdlstm import model as awd
@@ -45,9 +44,6 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         for group in optimizer.param_groups:
             group["lr"] = now
 
-    def loss(output: awd.LanguageModelOutput, chunk: bptt.BpttChunk) -> Tensor:
-        return awd.loss(output, chunk.targets, ar=config.ar, tar=config.tar)
-
     return TrainingSetup(
         model=model,
         optimizer=optimizer,
@@ -55,7 +51,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         load=load,
         steps=lambda _, epoch: reader.steps(epoch),
         forward=reader.forward,
-        loss=loss,
+        loss=lambda output, chunk: awd.loss(output, chunk.targets, ar=config.ar, tar=config.tar),
         validate=lambda trained, valid: valid(trained) | mixed.metrics(),
         samples=lambda chunk: chunk.inputs.numel(),
         sample_unit="tokens",

@@ -9,7 +9,6 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
-from functools import partial
 from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,14 +67,8 @@ class TokenText:
 
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config.dataset` names unless it is there, and return its folder."""
-    arrow.require_known(config.dataset, DATASETS)
-    write_splits = {"fineweb10b_gpt2": _write_fineweb, "scipy_docstrings": _write_docstrings}[config.dataset]
-    return arrow.write_dataset(
-        root / config.dataset,
-        partial(write_splits, root=root),
-        manifest=DATASETS[config.dataset].manifest,
-        progress=progress,
-    )
+    writers = {"fineweb10b_gpt2": _write_fineweb, "scipy_docstrings": _write_docstrings}
+    return arrow.write_known(config.dataset, root, DATASETS, writers, progress=progress)
 
 
 def open_dataset(folder: Path, *, context: int) -> TokenText:
@@ -120,7 +113,6 @@ ENCODER = Archive(  # GPT-2's vocabulary, with the checksum that tiktoken 0.12 h
     size=1_042_301,  # bytes
 )
 FINEWEB = {
-    "name": "fineweb10b_gpt2",
     "source": "FineWeb's sample of 10 billion tokens (Penedo et al. 2024, arXiv:2406.17557), as tokens: "
     "https://huggingface.co/datasets/kjj0/fineweb10B-gpt2",
     "licence": "ODC-By-1.0 (FineWeb), and the terms of use of Common Crawl",
@@ -128,11 +120,11 @@ FINEWEB = {
 }
 
 
-def _write_fineweb(writer: DatasetWriter, *, root: Path) -> None:
-    vocabulary = json.loads(writer.fetch(ENCODER, root).read_text("utf-8"))
-    valid = read_shard(writer.fetch(VALIDATION_SHARD, root))[: VALIDATION_TOKENS + 1]
+def _write_fineweb(writer: DatasetWriter) -> None:
+    vocabulary = json.loads(writer.fetch(ENCODER).read_text("utf-8"))
+    valid = read_shard(writer.fetch(VALIDATION_SHARD))[: VALIDATION_TOKENS + 1]
     writer.write("valid", [arrow.record_batch({"token": valid})])
-    shards = (read_shard(writer.fetch(archive, root)) for archive in TRAINING_SHARDS)
+    shards = (read_shard(writer.fetch(archive)) for archive in TRAINING_SHARDS)
     writer.write("train", (arrow.record_batch({"token": tokens}) for tokens in shards))
     _write_vocabulary(writer, vocabulary)
 
@@ -167,7 +159,6 @@ SCIPY_WHEEL = packages.wheel(
     size=35_349_300,  # bytes
 )
 DOCSTRINGS = {
-    "name": "scipy_docstrings",
     "source": f"the documentation in the Python files of SciPy {SCIPY} (https://scipy.org)",
     "licence": "BSD-3-Clause, copyright 2001-2002 Enthought, Inc., 2003 SciPy Developers",
     "parameters": {
@@ -181,11 +172,11 @@ QUOTED = re.compile(r'"""(.*?)"""', re.DOTALL)
 NO_PROSE = re.compile(r"(^|/)(_lib|_external|tests)/")  # other projects' code, and tests
 
 
-def _write_docstrings(writer: DatasetWriter, *, root: Path) -> None:
+def _write_docstrings(writer: DatasetWriter) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     shape: dict[str, Any] = DOCSTRINGS["parameters"]
-    documents = list(docstrings(_scipy_files(writer, root)))
+    documents = list(docstrings(_scipy_files(writer)))
     if hashlib.sha256("".join(documents).encode()).hexdigest() != shape["sha256"]:
         raise UserError(
             f"the documentation of the SciPy here is not that of {SCIPY}",
@@ -221,14 +212,14 @@ def docstrings(files: dict[str, bytes]) -> Iterator[str]:
             yield "\n\n".join(new) + "\n\n"
 
 
-def _scipy_files(writer: DatasetWriter, root: Path) -> dict[str, bytes]:
+def _scipy_files(writer: DatasetWriter) -> dict[str, bytes]:
     """Return SciPy's Python files by name: those installed here, or those of the wheel of another version."""
     spec = util.find_spec("scipy")
     if metadata.version("scipy") == SCIPY and spec is not None and spec.origin is not None:
         folder = Path(spec.origin).parent
         paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
         return {name: path.read_bytes() for name, path in paths.items() if not NO_PROSE.search(name)}
-    files = packages.files(writer.fetch(SCIPY_WHEEL, root), below="scipy")
+    files = packages.files(writer.fetch(SCIPY_WHEEL), below="scipy")
     return {name: content for name, content in files if name.endswith(".py") and not NO_PROSE.search(name)}
 
 

@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,26 +9,12 @@ from torch import Tensor, nn
 
 from mlbench.tasks.gpt import Config, batches, data
 from mlbench.tasks.gpt import model as gpt
+from mlbench.tasks.steps import EpochSteps
 from mlbench.tasks.weight_decay import parameter_groups
 from mlbench.training import precision, sampling, schedules
 from mlbench.training.flops import training_flops
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
-
-
-class EpochRows(NamedTuple):
-    """One epoch's steps of this rank: `rows` [steps, micro-batches, sequences] of the training text."""
-
-    text: data.TokenText
-    rows: Tensor
-    device: torch.device
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self):  # type: ignore[override]  # of steps, not of the tuple's fields
-        for step in self.rows.numpy():
-            yield [self.text.train.gather(rows, self.device) for rows in step]
 
 
 def build(config: Config, worker: Worker) -> TrainingSetup:
@@ -50,16 +35,15 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     total = config.epochs * (len(text.train) // config.global_batch_size)
     schedule = schedules.Schedule(optimizer, schedules.warmup_cosine(config.warmup_steps, total))
 
-    def steps(_: data.TokenText, epoch: int) -> EpochRows:
+    def steps(_: data.TokenText, epoch: int) -> EpochSteps:
         rows = sampling.shuffled_rows(len(text.train), batch=batch, epoch=epoch, worker=worker)
-        return EpochRows(text, rows.cpu().view(len(rows), -1, micro), worker.device)
+        cut = rows.cpu().view(len(rows), -1, micro).numpy()  # [steps, micro-batches, sequences]
+        gather = partial(text.train.gather, device=worker.device)
+        return EpochSteps(len(cut), lambda: (list(map(gather, step)) for step in cut))
 
     def loss(logits: Tensor, tokens: Tensor) -> Tensor:
         total = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum")
         return total / (batch * logits.shape[1])  # micro-batches add up to the mean over the step
-
-    def validate(trained: nn.Module, _: data.TokenText) -> dict[str, float]:
-        return evaluate(trained, text, micro=micro, worker=worker)
 
     return TrainingSetup(
         model=model,
@@ -69,7 +53,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         steps=steps,
         forward=lambda net, tokens: net(tokens[:, :-1]),
         loss=loss,
-        validate=validate,
+        validate=partial(evaluate, micro=micro, worker=worker),
         samples=lambda tokens: tokens[:, 1:].numel(),
         sample_unit="tokens",
         before_step=schedule.before_step,

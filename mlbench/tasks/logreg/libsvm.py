@@ -69,27 +69,21 @@ def read(path: Path, *, progress: Callable[[int, int], None] | None = None) -> I
     total = path.stat().st_size
     line, rows = 1, 0
     with path.open("rb") as raw, _opened(raw, path.suffix) as file, ThreadPoolExecutor(1) as thread:
-        rest = b""
-        ahead = thread.submit(file.read, BLOCK)
+        ahead = thread.submit(file.readlines, BLOCK)
         while True:
             try:
-                text = ahead.result()
+                text = b"".join(ahead.result())
             except (EOFError, OSError, zlib.error) as error:
                 raise UserError(f"{path} is damaged or truncated: {error}", hint="get it again") from error
-            at_end = not text
-            if not at_end:
-                ahead = thread.submit(file.read, BLOCK)
-            end = text.rfind(b"\n") + 1 if not at_end else 0
-            whole, rest = (rest + text[:end], text[end:]) if end or at_end else (b"", rest + text)
-            if whole:
-                block = _block(whole, first_line=line, path=path)
-                line += whole.count(b"\n")
-                rows += len(block.labels)
-                yield block
             if progress:
                 progress(min(raw.tell(), total), total)
-            if at_end:
+            if not text:
                 break
+            ahead = thread.submit(file.readlines, BLOCK)
+            block = _block(text, first_line=line, path=path)
+            line += text.count(b"\n")
+            rows += len(block.labels)
+            yield block
     if not rows:
         raise UserError(f"{path} has no rows", hint="give a LIBSVM text file")
 

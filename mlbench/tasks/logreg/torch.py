@@ -1,6 +1,6 @@
 """Logistic regression with plain SGD until the goal or the last epoch."""
 
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from mlbench.training.worker import Worker
 REFERENCE_ALPHA = {1: 200.0, 2: 400.0, 4: 600.0, 8: 700.0, 16: 800.0}
 
 BLOCK = 8_192  # rows whose logits are computed at a time, off the clock
+Splits = tuple[data.Rows, data.Rows]  # what is trained on and what is validated on, on the device
 
 
 class Convergence:
@@ -62,14 +63,6 @@ class Convergence:
         ]
 
 
-class DeviceRows(NamedTuple):
-    """All rows of both splits on the device; `train_rows` are the numbers of those to train on, None: all."""
-
-    train: data.Rows
-    test: data.Rows
-    train_rows: torch.Tensor | None
-
-
 def build(config: Config, worker: Worker) -> TrainingSetup:
     """Return what the loop trains."""
     files = data.open_dataset(data.prepare_dataset(config, worker.data_root))
@@ -79,14 +72,14 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         train_rows, heldout_rows = (part.to(worker.device) for part in data.held_out(count))
         count = len(train_rows)
 
-    def load() -> DeviceRows:
+    def load() -> Splits:
         train, test = (
             data.Rows(split.features.to(worker.device), split.labels.to(worker.device)) for split in files
         )
         if heldout_rows is not None:
             # A third of the time that indexing with brackets takes on a CPU.
             test = data.Rows(*(part.index_select(0, heldout_rows) for part in train))
-        return DeviceRows(train, test, train_rows)
+        return train, test
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank
@@ -116,23 +109,25 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     optimum = data.OPTIMA.get(config.dataset) if match else None
     convergence = Convergence()
 
-    def steps(rows: DeviceRows, epoch: int) -> sampling.BatchIterator:
+    def steps(splits: Splits, epoch: int) -> sampling.BatchIterator:
+        train, _ = splits
         order = sampling.shuffled_rows(count, batch=config.batch_size, epoch=epoch, worker=worker)
-        if rows.train_rows is not None:
-            order = rows.train_rows[order]
-        labels = rows.train.labels.index_select(0, order.flatten()).view_as(order)
+        if train_rows is not None:
+            order = train_rows[order]
+        labels = train.labels.index_select(0, order.flatten()).view_as(order)
         # Memory that every batch takes in turn stays in the cache: a tenth of a short step on a CPU.
-        batch = rows.train.features.new_empty(order.shape[1], features)
+        batch = train.features.new_empty(order.shape[1], features)
 
         def fetch(chosen: tuple[torch.Tensor, torch.Tensor]) -> data.Rows:
-            return data.Rows(torch.index_select(rows.train.features, 0, chosen[0], out=batch), chosen[1])
+            return data.Rows(torch.index_select(train.features, 0, chosen[0], out=batch), chosen[1])
 
         return sampling.BatchIterator(list(zip(order, labels, strict=True)), fetch)
 
-    def validate(trained: nn.Module, rows: DeviceRows) -> dict[str, float]:
-        part = sampling.shard(len(rows.test.labels), worker)
-        labels = rows.test.labels[part.start : part.stop]
-        logits = trained(rows.test.features[part.start : part.stop])
+    def validate(trained: nn.Module, splits: Splits) -> dict[str, float]:
+        _, test = splits
+        part = sampling.shard(len(test.labels), worker)
+        labels = test.labels[part.start : part.stop]
+        logits = trained(test.features[part.start : part.stop])
         # A sum, as the mean over the rows of a worker that has none is not a number.
         entropy = logistic.cross_entropy(logits.double(), labels, reduction="sum").item()
         right = logistic.correct(logits, labels).item()
@@ -143,17 +138,17 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
             convergence.weights.append(trained_weights)
         return {"accuracy": 100 * correct / count, "loss": entropy / count + penalty, **mixed.metrics()}
 
-    def flops_per_sample(rows: DeviceRows) -> float:
+    def flops_per_sample(splits: Splits) -> float:
         return training_flops(
             model,
-            [rows.train.features[:1]],
+            [splits[0].features[:1]],
             lambda logits: logistic.cross_entropy(logits, logits.new_zeros(len(logits))),
         )
 
-    def table(rows: DeviceRows) -> list[dict[str, str | int | float]]:
+    def table(splits: Splits) -> list[dict[str, str | int | float]]:
         if optimum is None:
             return []
-        return convergence.table(rows.train, l2=config.l2, optimum=optimum, worker=worker)
+        return convergence.table(splits[0], l2=config.l2, optimum=optimum, worker=worker)
 
     return TrainingSetup(
         model=model,

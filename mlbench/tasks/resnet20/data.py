@@ -2,7 +2,6 @@
 
 import shutil
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,21 +41,12 @@ class ImageSplits:
 
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config` names unless it is there, and return its folder."""
-    if config.dataset == "digits":
-        write_splits, manifest = _write_digits, DIGITS
-    elif config.dataset == "fashion_mnist":
-        write_splits, manifest = partial(_write_fashion_mnist, root=root), FASHION_MNIST
-    else:
-        arrow.require_known(config.dataset, DATASETS)
-        write_splits, manifest = partial(_write_cifar10, root=root), CIFAR10
-    return arrow.write_dataset(root / config.dataset, write_splits, manifest=manifest, progress=progress)
+    writers = {"cifar10": _write_cifar10, "digits": _write_digits, "fashion_mnist": _write_fashion_mnist}
+    return arrow.write_known(config.dataset, root, DATASETS, writers, progress=progress)
 
 
 def open_dataset(folder: Path) -> ImageSplits:
-    """Return the splits of a prepared data set as read-only views of its files.
-
-    Writing into them in place ends the process; index or slice them into a batch instead.
-    """
+    """Return the splits of a prepared data set as read-only views of its files (see `arrow.tensor`)."""
     import torch
 
     manifest = arrow.read_manifest(folder)
@@ -69,7 +59,6 @@ def open_dataset(folder: Path) -> ImageSplits:
 SIDE = 32  # pixels
 ROW = 1 + 3 * SIDE * SIDE  # bytes of an image in CIFAR-10's binary files: its label, then its pixels
 CIFAR10 = {
-    "name": "cifar10",
     "source": "CIFAR-10 binary version, Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html",
     "licence": "none stated by its publisher",
     "parameters": {"flip": True},
@@ -92,15 +81,13 @@ CIFAR10_FILES = {
 }
 
 
-def _write_cifar10(writer: DatasetWriter, *, root: Path) -> None:
+def _write_cifar10(writer: DatasetWriter) -> None:
     unpacked = writer.folder / "unpacked"
-    extract(writer.fetch(CIFAR10_ARCHIVE, root), unpacked)
+    extract(writer.fetch(CIFAR10_ARCHIVE), unpacked)
     for split, files in CIFAR10_FILES.items():
         parts = [read_binary(unpacked / "cifar-10-batches-bin" / file) for file in files]
         images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         _write(writer, split, images, labels)
-        if split == "train":
-            writer.extra |= statistics(images)
     shutil.rmtree(unpacked)
 
 
@@ -123,7 +110,6 @@ def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
 FORMS = (0, 130, 256, 386, 516, 646, 776, 905, 1029, 1157, 1287, 1415, 1545, 1667)
 TEST_FORMS = 3  # the last ones: 382 of 1,797 digits
 DIGITS = {
-    "name": "digits",
     "source": "scikit-learn's load_digits: UCI's optical recognition of handwritten digits, test part",
     "licence": "CC-BY-4.0",
     "parameters": {
@@ -143,28 +129,27 @@ def _write_digits(writer: DatasetWriter) -> None:
     first = FORMS[-TEST_FORMS]
     _write(writer, "train", images[:first], digit[:first])
     _write(writer, "test", images[first:], digit[first:])
-    writer.extra |= statistics(images[:first])
 
 
 PADDING = (SIDE - fashion_mnist.SIDE) // 2  # black pixels a side
 FASHION_MNIST = {
-    "name": "fashion_mnist",
     **fashion_mnist.ORIGIN,
     "parameters": {"size": SIDE, "padding": PADDING, "channels": 3, "flip": True},
 }
 
 
-def _write_fashion_mnist(writer: DatasetWriter, *, root: Path) -> None:
-    for split, (grey, labels) in fashion_mnist.read(writer, root).items():
+def _write_fashion_mnist(writer: DatasetWriter) -> None:
+    for split, (grey, labels) in fashion_mnist.read(writer).items():
         padded = np.pad(grey, ((0, 0), (PADDING, PADDING), (PADDING, PADDING)))
         images = np.repeat(padded[:, None], 3, axis=1)
         _write(writer, split, images, labels)
-        if split == "train":
-            writer.extra |= statistics(images)
 
 
 def _write(writer: DatasetWriter, split: str, images: np.ndarray, labels: np.ndarray) -> None:
+    """Write a split; of the training images the statistics go into the manifest."""
     writer.write(split, [arrow.record_batch({"image": images, "label": labels.astype(np.int64)})])
+    if split == "train":
+        writer.extra |= statistics(images)
 
 
 def upscaled(grey: np.ndarray) -> np.ndarray:

@@ -58,10 +58,3 @@ def _centred(heights: np.ndarray, widths: np.ndarray) -> np.ndarray:
     wide = np.where(ratio > RATIO[1], np.rint(heights * RATIO[1]), widths).astype(np.int64)
     left, top = (widths - wide) // 2, (heights - tall) // 2
     return np.stack([left, top, left + wide, top + tall], axis=1)
-
-
-def shorter_side(height: int, width: int, size: int) -> tuple[int, int]:
-    """Return (width, height) of the image resized so that its shorter side is `size`, as torchvision does."""
-    if width <= height:
-        return size, int(size * height / width)
-    return int(size * width / height), size

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +114,7 @@ IMAGENET = {
 IMAGENET_CLASSES = 1000
 IMAGENET_IMAGES = {"train": 1_281_167, "val": 50_000}  # as the ILSVRC 2012 page counts them
 IMAGENET_BYTES = 145_000_000_000  # about; its archives of images have 137.8 and 6.3 GiB
+COUNTS = "{train:,} training and {val:,} validation images in {classes:,} classes"
 
 
 def _write_folders(
@@ -173,22 +174,17 @@ def _check(splits: "dict[str, Split]", *, sizes: dict[str, int] | None) -> None:
     wanted = sizes | {"classes": IMAGENET_CLASSES}
     if counts != wanted:
         raise UserError(
-            f"{train.folder.parent} is not ImageNet-1k: it has {_counts(counts)}, not {_counts(wanted)}",
+            f"{train.folder.parent} is not ImageNet-1k: it has {COUNTS.format(**counts)}, "
+            f"not {COUNTS.format(**wanted)}",
             hint="images of your own: task.train_folder=PATH task.val_folder=PATH division=open",
         )
-
-
-def _counts(counts: dict[str, int]) -> str:
-    train, val, classes = (f"{counts[name]:,}" for name in ("train", "val", "classes"))
-    return f"{train} training and {val} validation images in {classes} classes"
 
 
 def _write(writer: DatasetWriter, split: str, batches: Iterator[pa.RecordBatch]) -> None:
     """Write a split as files of about SHARD images, `<split>-0000` and on."""
     for number, first in enumerate(batches):
         limit = -(-SHARD // len(first))
-        shard = (batch for part in ((first,), islice(batches, limit - 1)) for batch in part)
-        writer.write(f"{split}-{number:04d}", shard)
+        writer.write(f"{split}-{number:04d}", chain((first,), islice(batches, limit - 1)))
 
 
 def _record_batch(images: list[Any]) -> pa.RecordBatch:

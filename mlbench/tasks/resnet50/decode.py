@@ -8,7 +8,6 @@ time for decoding, cropping and resizing (2026-11-21), too little for one more d
 import math
 import mmap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from mlbench.tasks.resnet50 import crops
 from mlbench.tasks.resnet50.data import ImageNetSplits
+from mlbench.tasks.steps import EpochSteps
 from mlbench.training import sampling
 from mlbench.training.worker import Worker
 
@@ -67,7 +67,8 @@ class ImageDecoder:
 
     def centre(self, image: Image.Image) -> np.ndarray:
         """Return the centre crop of an image whose shorter side is brought to `resize` pixels."""
-        size = crops.shorter_side(image.height, image.width, self.resize)
+        # The other side is cut to a whole number, as in torchvision's Resize.
+        size = [int(self.resize * side / min(image.size)) for side in image.size]
         resized = image.resize(size, Image.Resampling.BILINEAR)
         left, top = (round((side - self.crop) / 2) for side in size)
         return np.asarray(resized.crop((left, top, left + self.crop, top + self.crop)))
@@ -131,22 +132,17 @@ class SharedBuffer(torch.utils.data.Dataset):
         return slot
 
 
-@dataclass(frozen=True)
-class EpochSteps:
-    """One epoch of steps, each of `per_step` batches of the loader, copied by `on_device`."""
+def epoch_steps(
+    loader: Loader, tasks: list[DecodeTask], *, per_step: int, on_device: Callable[[Pixels], Any]
+) -> EpochSteps:
+    """Return one epoch of steps, each of `per_step` batches of the loader, copied by `on_device`."""
+    count = len(tasks) // per_step
 
-    loader: Loader
-    tasks: list[DecodeTask]
-    per_step: int
-    on_device: Callable[[Pixels], Any]
+    def make() -> Iterator[list[Any]]:
+        batches = map(on_device, loader.batches(tasks))
+        return (list(islice(batches, per_step)) for _ in range(count))
 
-    def __len__(self) -> int:
-        return len(self.tasks) // self.per_step
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        batches = self.loader.batches(self.tasks)
-        for _ in range(len(self)):
-            yield [self.on_device(pixels) for pixels in islice(batches, self.per_step)]
+    return EpochSteps(count, make)
 
 
 def training_tasks(count: int, *, batch: int, micro: int, epoch: int, worker: Worker) -> list[DecodeTask]:

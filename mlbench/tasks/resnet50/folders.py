@@ -109,9 +109,8 @@ def _read(file: tuple[Path, int]) -> Encoded | _Fault:
             kind, (width, height) = f"{image.format} {image.mode}", image.size
             if width * height > MOST_PIXELS:
                 return _Fault(path, f"{width} x {height} pixels")
-            image.draft(
-                None, (max(1, width // 8), max(1, height // 8))
-            )  # reads all of a JPEG, computes 1/64 of it
+            # Reads all of a JPEG, computes 1/64 of it.
+            image.draft(None, (max(1, width // 8), max(1, height // 8)))
             image.load()
     except Image.DecompressionBombError:  # Pillow's own limit is above ours
         return _Fault(path, f"more than {MOST_PIXELS:,} pixels")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mlbench.tasks.pixels import memory_format, normaliser
 from mlbench.tasks.resnet50 import RATE_SAMPLES, Config, batches, data, decode, model
+from mlbench.tasks.steps import EpochSteps
 from mlbench.tasks.weight_decay import parameter_groups
 from mlbench.training import precision, sampling, schedules
 from mlbench.training.copies import CopyStream
@@ -52,11 +53,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     per_epoch = len(files.train) // (batch * worker.world_size)
     factor = schedules.warmup_cosine(config.warmup_epochs * per_epoch, config.epochs * per_epoch)
     mixed = precision.on_device(
-        config.precision,
-        worker.device,
-        scale=config.loss_scale,
-        window=config.loss_scale_window,
-        largest=None,
+        config.precision, worker.device, scale=config.loss_scale, window=config.loss_scale_window
     )
     if mixed.scaler is not None:
         precision.fill_momentum(optimizer)
@@ -70,12 +67,9 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
             return pixels.images.clone(), pixels.labels
         return to_device(pixels.images), to_device(pixels.labels)
 
-    def load() -> tuple[Any, Any]:
-        return files.train.labels, files.val.labels  # images come batch by batch
-
-    def steps(_: Any, epoch: int) -> decode.EpochSteps:
+    def steps(_: Any, epoch: int) -> EpochSteps:
         tasks = decode.training_tasks(len(files.train), batch=batch, micro=micro, epoch=epoch, worker=worker)
-        return decode.EpochSteps(loader, tasks, per_step=batch // micro, on_device=on_device)
+        return decode.epoch_steps(loader, tasks, per_step=batch // micro, on_device=on_device)
 
     def loss(logits: Tensor, pixels: tuple[Tensor, Tensor]) -> Tensor:
         total = F.cross_entropy(logits, pixels[1], reduction="sum", label_smoothing=config.label_smoothing)
@@ -112,7 +106,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         model=net,
         optimizer=optimizer,
         epochs=config.epochs,
-        load=load,
+        load=lambda: (files.train.labels, files.val.labels),  # images come batch by batch
         steps=steps,
         forward=lambda net, pixels: net(normalise(pixels[0])),
         loss=loss,

@@ -80,11 +80,10 @@ def _report(worker: Worker, collector: Collector | None, *, final: bool) -> None
     """Report the intervals that have ended; every rank calls this at the same point."""
     if collector is not None and final:
         collector.drain(POLL_S)
-    news: Any = [collector.take(final=final), None] if collector else [[], None]
-    if news[0] and collector:
-        news[1] = collector.started_at
-    plain = [[validation, [each.plain() for each in times]] for validation, times in news[0]]
-    plain, started_at = worker.gather([plain, news[1]])[0]
+    news = collector.take(final=final) if collector else []
+    started_at = collector.started_at if collector and news else None
+    plain = [[validation, [each.plain() for each in times]] for validation, times in news]
+    plain, started_at = worker.gather([plain, started_at])[0]
     if not plain:
         return
     worker.timer.started_at = started_at

@@ -14,15 +14,20 @@ depend on the number of workers, and every rank has the same number of micro-bat
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from mlbench.config.errors import UserError
+from mlbench.tasks.steps import EpochSteps
 from mlbench.tasks.translation.chunks import BatchBudget, cut
-from mlbench.tasks.translation.columns import columns
 from mlbench.tasks.translation.data import Pairs
+from mlbench.tasks.translation.subwords import BOS, EOS, PAD
+from mlbench.training.copies import CopyStream
 from mlbench.training.worker import Worker
+
+RESIDENT = 2 << 30  # bytes; sub-words of at most this size are kept on the GPU, chosen 2026-11-21
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class BucketedSteps:
     def __len__(self) -> int:
         return (len(self.starts) - 1) // self.budget.chunks
 
-    def __call__(self, epoch: int) -> "SentenceSteps":
+    def __call__(self, epoch: int) -> EpochSteps:
         generator = self.worker.generator(epoch)
         rows = self._shuffled(len(self.rows), generator)
         if self.budget.kind == "sentences":
@@ -95,7 +100,8 @@ class BucketedSteps:
             chunks = self._shuffled(len(self.starts) - 1, generator)
             chunks = chunks[: len(self) * self.budget.chunks].reshape(len(self), -1)
         rows = rows[np.argsort(self.keys[rows], kind="stable")]
-        return SentenceSteps(self, chunks, self.rows[rows], self.lengths[:, rows])
+        step = partial(self._step, self.rows[rows], self.lengths[:, rows])
+        return EpochSteps(len(self), lambda: map(step, chunks))
 
     def _shuffled(self, count: int, generator: torch.Generator) -> np.ndarray:
         return torch.randperm(count, generator=generator, device=self.worker.device).cpu().numpy()
@@ -115,43 +121,29 @@ class BucketedSteps:
             hint="use fewer workers or larger micro-batches",
         )
 
+    def _step(self, rows: np.ndarray, lengths: np.ndarray, chunks: np.ndarray) -> list[MicroBatch]:
+        """Return this rank's part of the step that is made of `chunks`.
 
-@dataclass(frozen=True)
-class SentenceSteps:
-    """One epoch's steps of this rank: chunks [steps, chunks] of sentences in the order of their lengths.
-
-    rows [sentences]: their numbers in the training split; lengths [2, sentences]: of both sides, with EOS.
-    """
-
-    plan: BucketedSteps
-    chunks: np.ndarray
-    rows: np.ndarray
-    lengths: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.chunks)
-
-    def __iter__(self) -> Iterator[list[MicroBatch]]:
-        return map(self._step, self.chunks)
-
-    def _step(self, chunks: np.ndarray) -> list[MicroBatch]:
-        plan, starts = self.plan, self.plan.starts
-        sentences = int(plan.sentences[chunks].sum())
-        target_tokens = sum(int(self.lengths[1, starts[u] : starts[u + 1]].sum()) for u in chunks)
-        share, group = divmod(plan.worker.rank, plan.groups)
-        stride = plan.ranks_per_chunk * plan.micro_batches
+        The epoch's sentences by length: rows [sentences] are their numbers in the training split, lengths
+        [2, sentences] those of both sides, with EOS.
+        """
+        starts = self.starts
+        sentences = int(self.sentences[chunks].sum())
+        target_tokens = sum(int(lengths[1, starts[u] : starts[u + 1]].sum()) for u in chunks)
+        share, group = divmod(self.worker.rank, self.groups)
+        stride = self.ranks_per_chunk * self.micro_batches
         made = []
-        for chunk in chunks[group :: plan.groups]:
-            for micro_batch in range(plan.micro_batches):
+        for chunk in chunks[group :: self.groups]:
+            for micro_batch in range(self.micro_batches):
                 places = slice(
-                    starts[chunk] + share * plan.micro_batches + micro_batch, starts[chunk + 1], stride
+                    starts[chunk] + share * self.micro_batches + micro_batch, starts[chunk + 1], stride
                 )
-                rows, (source, target) = self.rows[places], self.lengths[:, places]
+                chosen, (source, target) = rows[places], lengths[:, places]
                 made.append(
                     MicroBatch(
-                        source=plan.source.gather(rows, int(source.max())),
+                        source=self.source.gather(chosen, int(source.max())),
                         source_lengths=torch.from_numpy(source),
-                        target=plan.target.gather(rows, int(target.max()) + 1, begin=True),
+                        target=self.target.gather(chosen, int(target.max()) + 1, begin=True),
                         source_tokens=int(source.sum()),
                         target_tokens=int(target.sum()),
                         step_sentences=sentences,
@@ -183,3 +175,45 @@ def test_batches(pairs: Pairs, *, sentences: int, max_length: int, worker: Worke
         rows = own[begin : begin + sentences]
         source = column.gather(rows, int(lengths[rows].max()), max_length=max_length)
         yield TestBatch(rows.tolist(), source, torch.from_numpy(lengths[rows]))
+
+
+def columns(pairs: Pairs, device: torch.device) -> tuple["RaggedColumn", "RaggedColumn"]:
+    """Return the source and the target column to gather from, on the device where they are small enough."""
+    small = pairs.sources.nbytes + pairs.targets.nbytes <= RESIDENT
+    storage = device if small else torch.device("cpu")
+    return (
+        RaggedColumn(pairs.sources, pairs.source_offsets, device, storage=storage),
+        RaggedColumn(pairs.targets, pairs.target_offsets, device, storage=storage),
+    )
+
+
+class RaggedColumn:
+    """Sentences of one language: lengths [sentences] int64, without BOS and EOS."""
+
+    def __init__(
+        self, values: np.ndarray, offsets: np.ndarray, device: torch.device, *, storage: torch.device
+    ) -> None:
+        self.lengths = np.diff(offsets)
+        self.to_device = CopyStream(device)
+        # torch.from_numpy warns about read-only memory; the exchange protocol carries the flag.
+        self.values = torch.from_dlpack(values).to(storage)
+        self.offsets = torch.from_dlpack(offsets).to(storage)
+
+    def gather(
+        self, rows: np.ndarray, width: int, *, begin: bool = False, max_length: int | None = None
+    ) -> torch.Tensor:
+        """Return sentences as [rows, width] int64 with EOS, padded, after BOS if `begin`."""
+        at = torch.from_numpy(rows)
+        if self.values.is_cuda:
+            at = self.to_device(at)
+        start = self.offsets[at][:, None]
+        length = self.offsets[at + 1][:, None] - start
+        if max_length is not None:
+            length = length.clamp(max=max_length)
+        position = torch.arange(width, device=at.device) - int(begin)
+        inside = position < length
+        ids = self.values[torch.where(inside, start + position.clamp(min=0), 0)].long()
+        ids = torch.where(inside, ids, torch.where(position == length, EOS, PAD))
+        if begin:
+            ids[:, 0] = BOS
+        return self.to_device(ids)

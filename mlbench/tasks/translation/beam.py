@@ -17,6 +17,8 @@ from typing import Protocol
 
 import torch
 
+from mlbench.tasks.translation.subwords import BOS, EOS, PAD
+
 NORM_CONSTANT = 5.0  # words, of the length norm (Wu et al. 2016; the READMEs of gnmt and transformer)
 
 Tensors = tuple[torch.Tensor, ...]
@@ -48,9 +50,6 @@ class Search:
     beam_size: int  # hypotheses a sentence
     length_penalty: float  # exponent
     coverage_penalty: float  # weight
-    bos: int  # the word before the first one
-    eos: int  # the end mark
-    pad: int  # fills what lies behind the end mark
 
 
 @dataclass
@@ -83,9 +82,9 @@ def translate(
     """
     memory = model.encode(source, lengths)
     state = model.init_state(memory, search.beam_size)
-    beam = _initial(source, lengths, limits, search)
+    beam = _initial(source, lengths, limits, search.beam_size)
     answers = beam.best_words.clone()
-    last = torch.full_like(beam.words[:, :, 0], search.bos)
+    last = torch.full_like(beam.words[:, :, 0], BOS)
     for length in range(beam.words.shape[2]):
         logits, state, attention = model.step(last, state, memory)
         origin, last = _advance(beam, logits, attention, length=length, search=search)
@@ -103,11 +102,11 @@ def translate(
     return answers
 
 
-def _initial(source: torch.Tensor, lengths: torch.Tensor, limits: torch.Tensor, search: Search) -> BeamState:
+def _initial(source: torch.Tensor, lengths: torch.Tensor, limits: torch.Tensor, beams: int) -> BeamState:
     """Return one hypothesis without words a sentence; the other beams are impossible."""
     (sentences, width), device = source.shape, source.device
-    words = torch.full((sentences, search.beam_size, int(limits.max()) + 1), search.pad, device=device)
-    score = torch.full((sentences, search.beam_size), -math.inf, device=device)
+    words = torch.full((sentences, beams, int(limits.max()) + 1), PAD, device=device)
+    score = torch.full((sentences, beams), -math.inf, device=device)
     score[:, 0] = 0.0
     return BeamState(
         row=torch.arange(sentences, device=device),
@@ -115,7 +114,7 @@ def _initial(source: torch.Tensor, lengths: torch.Tensor, limits: torch.Tensor, 
         present=(torch.arange(width, device=device) < lengths[:, None])[:, None],
         words=words,
         score=score,
-        coverage=torch.zeros(sentences, search.beam_size, width, device=device),
+        coverage=torch.zeros(sentences, beams, width, device=device),
         complete=torch.zeros(sentences, dtype=torch.int64, device=device),
         best_score=score[:, 0] - math.inf,
         best_words=words[:, 0],
@@ -136,12 +135,12 @@ def _advance(
     """
     sentences, beams, vocabulary = logits.shape
     likely = logits.float().log_softmax(2)
-    others = torch.arange(vocabulary, device=logits.device) != search.eos
+    others = torch.arange(vocabulary, device=logits.device) != EOS
     likely.masked_fill_((beam.limit <= length)[:, None, None] & others, -math.inf)
     scores, places = (beam.score[:, :, None] + likely).flatten(1).topk(2 * beams)
     parents = places.div(vocabulary, rounding_mode="floor")
     words = places - parents * vocabulary
-    ended = words == search.eos
+    ended = words == EOS
 
     penalty = torch.zeros_like(beam.score)
     if attention is not None and search.coverage_penalty:
@@ -154,7 +153,7 @@ def _advance(
     value, which = final.max(1)
     better = value > beam.best_score
     best = beam.words[torch.arange(sentences, device=words.device), parents.gather(1, which[:, None])[:, 0]]
-    best[:, length] = search.eos
+    best[:, length] = EOS
     beam.best_score = torch.where(better, value, beam.best_score)
     beam.best_words = torch.where(better[:, None], best, beam.best_words)
 

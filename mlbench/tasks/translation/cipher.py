@@ -104,11 +104,7 @@ def _source(words: Words, adverb: int | None, first: Clause, second: Second) -> 
         location = [words["preposition"][part.place[0]], *phrase(part.place[1])] if part.place else []
         return [*phrase(part.subject), words["verb"][part.verb], *phrase(part.object), *location]
 
-    sentence = [] if adverb is None else [words["adverb"][adverb]]
-    sentence += clause(first)
-    if second:
-        sentence += [words["conjunction"][second[0]], *clause(second[1])]
-    return _written(sentence)
+    return _written(words, adverb, clause(first), second and (second[0], clause(second[1])))
 
 
 def _target(words: Words, adverb: int | None, first: Clause, second: Second) -> str:
@@ -127,13 +123,14 @@ def _target(words: Words, adverb: int | None, first: Clause, second: Second) -> 
         parts.insert(verb_at, [words["verb"][part.verb] + ("nt" if part.subject.plural else "t")])
         return list(chain.from_iterable(parts))
 
-    sentence = [] if adverb is None else [words["adverb"][adverb]]
-    sentence += clause(first, verb_at=1 if adverb is None else 0)
+    main = clause(first, verb_at=1 if adverb is None else 0)
+    return _written(words, adverb, main, second and (second[0], clause(second[1], verb_at=2)))
+
+
+def _written(words: Words, adverb: int | None, first: list[str], second: tuple[int, list[str]] | None) -> str:
+    """Return perhaps an adverb, a clause, and perhaps a conjunction and a clause as a line."""
+    sentence = [*([] if adverb is None else [words["adverb"][adverb]]), *first]
     if second:
-        sentence += [words["conjunction"][second[0]], *clause(second[1], verb_at=2)]
-    return _written(sentence)
-
-
-def _written(words: list[str]) -> str:
-    sentence = " ".join(words)
-    return sentence[0].upper() + sentence[1:] + "."
+        sentence += [words["conjunction"][second[0]], *second[1]]
+    line = " ".join(sentence)
+    return line[0].upper() + line[1:] + "."

@@ -110,7 +110,7 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     and `test_files`: with train_files=/text/train, /text/train.en and /text/train.de are read instead of
     the data set's own text, and prepared by its rules.
     """
-    write_splits = partial(_write_splits, config=config, root=root)
+    write_splits = partial(_write_splits, config=config)
     folder = root / corpus.folder(config)
     return arrow.write_dataset(folder, write_splits, manifest=corpus.manifest(config), progress=progress)
 
@@ -144,13 +144,13 @@ def _pairs(table: pa.Table) -> Pairs:
     return Pairs(*arrow.list_column(table, "source"), *arrow.list_column(table, "target"))
 
 
-def _write_splits(writer: DatasetWriter, *, config: Any, root: Path) -> None:
+def _write_splits(writer: DatasetWriter, *, config: Any) -> None:
     """Tokenise, clean, learn sub-words, and write both splits as columns of them."""
     from mlbench.tasks.translation import moses, subwords
 
     work = writer.folder / "work"
     work.mkdir()
-    text = corpus.text(config, writer, work, root=root)
+    text = corpus.text(config, writer, work)
     files = [work / "tokenised.source", work / "tokenised.target"]
     letters, read = subwords.CharCounts(), 0
     with files[0].open("w", encoding="utf-8") as sources, files[1].open("w", encoding="utf-8") as targets:

@@ -11,6 +11,7 @@ from typing import Any
 from mlbench.config.errors import UserError
 from mlbench.datasets import packages
 from mlbench.datasets.arrow import DatasetWriter
+from mlbench.tasks.translation.lines import Pair
 
 VERSION = "4:7.4.7-1+deb12u14"
 PACKAGES = {
@@ -44,15 +45,14 @@ SELECTION = {"every": 30, "shortest": 3, "longest": 20}
 PARAGRAPH = re.compile(r'<(p|h[1-6])\s[^>]*?\bid="([^"]+)"[^>]*>(.*?)</\1>', re.DOTALL)
 BREAK, TAG = re.compile(r"<br\s*/?>"), re.compile(r"<[^>]+>")
 HIDDEN = 'hidden="true"'  # the other variant of a sentence, for another operating system
-Pair = tuple[str, str]
 
 
-def text(selection: dict[str, Any], writer: DatasetWriter, *, root: Path) -> tuple[list[Pair], list[Pair]]:
+def text(selection: dict[str, Any], writer: DatasetWriter) -> tuple[list[Pair], list[Pair]]:
     """Fetch both packages and return the pairs to train and to test on; no pair comes twice.
 
     What the test has of the training text, on either side, is left out of the test.
     """
-    fetched = {side: writer.fetch(archive, root) for side, archive in PACKAGES.items()}
+    fetched = {side: writer.fetch(archive) for side, archive in PACKAGES.items()}
     sides = {side: _pages(path, FOLDERS[side], writer) for side, path in fetched.items()}
     names = sorted(set(sides["en"]) & set(sides["de"]))
     if len(names) < selection["every"]:

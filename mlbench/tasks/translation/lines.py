@@ -7,8 +7,10 @@ from typing import IO
 
 from mlbench.config.errors import UserError
 
+Pair = tuple[str, str]  # a line and its translation
 
-def pairs(source: Path, target: Path, *, errors: str = "strict") -> Iterator[tuple[str, str]]:
+
+def pairs(source: Path, target: Path, *, errors: str = "strict") -> Iterator[Pair]:
     """Yield the lines of two files side by side; only a line feed ends a line.
 
     Raises UserError if one has more lines, or, with errors="strict", for the first line that is not UTF-8.
@@ -18,9 +20,7 @@ def pairs(source: Path, target: Path, *, errors: str = "strict") -> Iterator[tup
         yield from paired(*sides, names=(str(source), str(target)))
 
 
-def paired(
-    sources: Iterable[str], targets: Iterable[str], *, names: Sequence[str]
-) -> Iterator[tuple[str, str]]:
+def paired(sources: Iterable[str], targets: Iterable[str], *, names: Sequence[str]) -> Iterator[Pair]:
     """Yield both sides together; UserError, with their names, if one ends before the other."""
     for number, (line, other) in enumerate(zip_longest(sources, targets), 1):
         if line is None or other is None:

@@ -1,8 +1,7 @@
 """Moses tokenisation and the cleaning of pairs, on all cores, in bounded memory.
 
 sacremoses is the Moses project's tokenizer in Python; the original in Perl would be one more thing to
-install. A language it has no abbreviations of is
-tokenised with those of English, as in the original.
+install. A language it has no abbreviations of is tokenised with those of English, as in the original.
 """
 
 import multiprocessing
@@ -40,13 +39,13 @@ class Cleaned(NamedTuple):
 
 def tokenise(lines: Iterable[str], language: str) -> list[str]:
     """Return lines as Moses tokens parted by single spaces, with special characters escaped as Moses does."""
-    tokenizer = _tokenizer(language)
+    tokenizer, _ = _tools(language)
     return [" ".join(tokenizer.tokenize(line)) for line in lines]
 
 
 def detokenise(words: list[str], language: str) -> str:
     """Return Moses tokens as a sentence, unescaped."""
-    return _detokenizer(language).detokenize(words)
+    return _tools(language)[1].detokenize(words)
 
 
 def clean(pairs: list[tuple[str, str]], rules: Rules) -> Cleaned:
@@ -97,14 +96,7 @@ def clean_all(pairs: Iterable[tuple[str, str]], rules: Rules) -> Iterator[Cleane
 
 
 @cache
-def _tokenizer(language: str):
-    from sacremoses import MosesTokenizer  # imported here: it takes half a second
+def _tools(language: str):
+    from sacremoses import MosesDetokenizer, MosesTokenizer  # imported here: it takes half a second
 
-    return MosesTokenizer(language)
-
-
-@cache
-def _detokenizer(language: str):
-    from sacremoses import MosesDetokenizer
-
-    return MosesDetokenizer(language)
+    return MosesTokenizer(language), MosesDetokenizer(language)

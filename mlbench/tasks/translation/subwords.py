@@ -47,7 +47,7 @@ class CharCounts:
     def alphabet(self, coverage: float) -> list[str]:
         """Return the fewest letters, by count, that make up the share `coverage` of the text, sorted.
 
-        CharCounts as frequent as the rarest of them belong to it too, so that ties decide nothing.
+        Letters as frequent as the rarest of them belong to it too, so that ties decide nothing.
         """
         ranked = sorted(self.counts.items(), key=lambda item: -item[1])
         needed, covered, rarest = math.ceil(coverage * sum(self.counts.values())), 0, 0
@@ -90,13 +90,9 @@ def learn(files: Sequence[Path], letters: CharCounts, size: VocabSize) -> Tokeni
     )
     learner.train([str(file) for file in files], trainer)
     learnt = json.loads(learner.to_str())["model"]
-    return tokenizer(learnt["vocab"], [tuple(merge) for merge in learnt["merges"]])
-
-
-def tokenizer(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
-    """Return the tokenizer of a vocabulary and its merges, in their order."""
+    merges: list[tuple[str, str]] = [tuple(merge) for merge in learnt["merges"]]
     made = Tokenizer(
-        models.BPE(vocabulary, merges, unk_token=SPECIALS[UNK], end_of_word_suffix=SUFFIX, fuse_unk=True)
+        models.BPE(learnt["vocab"], merges, unk_token=SPECIALS[UNK], end_of_word_suffix=SUFFIX, fuse_unk=True)
     )
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return made

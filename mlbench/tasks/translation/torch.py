@@ -11,7 +11,7 @@ from mlbench.tasks.translation import beam, bleu, data, moses
 from mlbench.tasks.translation.batches import BatchBudget, BucketedSteps, MicroBatch, TestBatch, test_batches
 from mlbench.tasks.translation.config import TranslationConfig
 from mlbench.tasks.translation.smoothing import smoothed_cross_entropy
-from mlbench.tasks.translation.subwords import BOS, EOS, PAD
+from mlbench.tasks.translation.subwords import PAD
 from mlbench.training import precision, schedules
 from mlbench.training.copies import CopyStream
 from mlbench.training.flops import training_flops
@@ -55,9 +55,8 @@ def build_translator(
     )
     mixed = mixed_precision(config, worker)
     clip = config.max_grad_norm
-    schedule = schedules.Schedule(
-        optimizer, lambda step: 1.0
-    )  # `load` counts the steps that the recipe needs
+    # `load` counts the steps that the recipe needs.
+    schedule = schedules.Schedule(optimizer, lambda step: 1.0)
     scores: list[bleu.Bleu] = []
     to_device = CopyStream(worker.device)
 
@@ -67,9 +66,6 @@ def build_translator(
         plan = BucketedSteps(files.train, budget, max_length=config.max_length, worker=worker)
         schedule.factor = factor(config.epochs * len(plan))
         return TranslationTensors(plan, files.load_test())
-
-    def forward(net: nn.Module, batch: MicroBatch) -> torch.Tensor:
-        return net(batch.source, to_device(batch.source_lengths), batch.target_in)
 
     def validate(trained: nn.Module, text: TranslationTensors) -> dict[str, float]:
         score = quality(cast(beam.Translator, trained), text.test, config=config, worker=worker)
@@ -91,7 +87,7 @@ def build_translator(
         epochs=config.epochs,
         load=load,
         steps=lambda text, epoch: text.plan(epoch),
-        forward=forward,
+        forward=lambda net, batch: net(batch.source, to_device(batch.source_lengths), batch.target_in),
         loss=lambda logits, batch: update_loss(logits, batch, config=config, workers=worker.world_size),
         validate=validate,
         samples=lambda batch: counted(batch.source_tokens, batch.target_tokens),
@@ -171,12 +167,5 @@ def search(model: beam.Translator, batch: TestBatch, *, config: TranslationConfi
     limits = torch.full_like(lengths, config.max_target_length)
     if config.max_length_offset is not None:
         limits = limits.minimum(lengths + config.max_length_offset)
-    how = beam.Search(
-        beam_size=config.beam_size,
-        length_penalty=config.length_penalty,
-        coverage_penalty=config.coverage_penalty,
-        bos=BOS,
-        eos=EOS,
-        pad=PAD,
-    )
+    how = beam.Search(config.beam_size, config.length_penalty, config.coverage_penalty)
     return beam.translate(model, batch.source, lengths, limits=limits, search=how)

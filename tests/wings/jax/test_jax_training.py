@@ -9,7 +9,7 @@ import pytest
 from ranks import mini_worker, run_ranks
 
 from mlbench.config.compose import compose
-from mlbench.contract.by_hand import FirstSteps
+from mlbench.contract.by_hand import beginning
 from mlbench.contract.test_framework import *  # noqa: F403
 from mlbench.record.phases import UNDIVIDED
 from mlbench.tasks import registry
@@ -28,7 +28,7 @@ def short(worker: Worker, root: Path, *, epochs: int) -> Any:
     overrides = ["task=logreg", "framework=jax", "goal=none", "division=open", f"task.epochs={epochs}"]
     setup = registry.build(compose(overrides).task, mini_worker(worker, root), "jax")
     whole = setup.steps
-    setup.steps = lambda data, epoch: FirstSteps(whole(data, epoch), STEPS)
+    setup.steps = lambda data, epoch: beginning(whole(data, epoch), STEPS)
     return setup
 
 
@@ -40,7 +40,7 @@ def gpt_losses(worker: Worker, root: Path, overrides: list[str]) -> list[float]:
     worker.timer.start()
     run.data = setup.load()
     losses = []
-    for micro_batches in FirstSteps(setup.steps(run.data, 0), 3):
+    for micro_batches in beginning(setup.steps(run.data, 0), 3):
         worker.timer.end_phase("data_wait")
         run.train_step(micro_batches)
         losses.append(run.trainer.losses.total())
