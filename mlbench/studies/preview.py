@@ -78,7 +78,7 @@ def sweep(spec: SweepSpec) -> tuple[list[str], bool]:
     hardware = ", ".join(sorted({experiment.hardware.name for experiment in wanted.values()}))
     lines = wrapped(f"study {plan.name}: {plan.question}", WIDTH)
     every = [each.point.overrides for each in points]
-    shared = [word for word in every[0] if all(word in words for words in every)] if len(every) > 1 else []
+    shared = [word for word in every[0] if all(word in overrides for overrides in every)] if len(every) > 1 else []
     if shared:
         lines += wrapped(f"every point: {shlex.join(shared)}", WIDTH)
     lines += _table(points, shared)
@@ -136,8 +136,8 @@ def _table(points: Sequence[PointPlan], shared: Sequence[str]) -> list[str]:
     bases = list(dict.fromkeys(each.estimate.basis for each in points))
     rows = []
     for each in points:
-        words = each.point.overrides
-        label = shlex.join([word for word in words if word not in shared] or words)
+        overrides = each.point.overrides
+        label = shlex.join([word for word in overrides if word not in shared] or overrides)
         counts = map(str, (len(each.point.seeds), each.finished, each.missing))
         seconds = "?" if each.estimate.seconds is None else format.whole(each.estimate.seconds)
         rows.append([label, *counts, f"{seconds} [{bases.index(each.estimate.basis) + 1}]"])

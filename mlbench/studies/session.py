@@ -162,11 +162,11 @@ def ordered_trials(plan: Study) -> list[Trial]:
     order_seed, repeat and key: random, the same after a restart, and unmoved by points that come later.
     """
 
-    def place(trial: Trial) -> tuple[int, bytes]:
+    def order(trial: Trial) -> tuple[int, bytes]:
         text = f"{plan.order_seed}/{trial.repeat}/{trial.point.key}"
         return trial.repeat, hashlib.sha256(text.encode()).digest()
 
-    return sorted(study.trials(plan), key=place)
+    return sorted(study.trials(plan), key=order)
 
 
 def _run_missing(

@@ -196,8 +196,8 @@ def require_same_study(
 
     `extend=true` adds them on purpose. Words that restate all that the study has are no mistake.
     """
-    known = {point.key for point in before.points}
-    old, new = ([every[key] for key in every if (key in known) == flag] for flag in (True, False))
+    keys = {point.key for point in before.points}
+    old, new = ([every[key] for key in every if (key in keys) == flag] for flag in (True, False))
     if not old or not new or spec.extend:
         return
     tasks = dict.fromkeys(experiment.task.name for experiment in old)
@@ -215,7 +215,7 @@ def require_same_study(
     fields = [identity.identity(experiment.plain()).items() for experiment in (*old, *new)]
     fixed = set.intersection(*({(n, str(v)) for n, v in items} for items in fields[: len(old)]))
     same = all(fixed <= {(n, str(v)) for n, v in items} for items in fields[len(old) :])
-    if left_out and not same and not known <= wanted.keys():
+    if left_out and not same and not keys <= wanted.keys():
         command = shlex.join(["python", "-m", "mlbench.sweep", *left_out, *spec.grids[-1][1].overrides])
         raise UserError(
             f"study={spec.name} measures {shlex.join(left_out)}, which is left out here",

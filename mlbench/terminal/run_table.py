@@ -68,9 +68,9 @@ def _cells(field: fields.Field, rows: Sequence[Row], *, short: bool) -> list[str
     """Return a column's cells; those of a measured value have its unit, unless the heading says it."""
     name = field.name
     if name == "status":  # such a run counts nowhere
-        words = STATUS if short else {}
+        labels = STATUS if short else {}
         return [
-            words.get(row[name], row[name]) + (", contradictory" if row["contradictions"] else "")
+            labels.get(row[name], row[name]) + (", contradictory" if row["contradictions"] else "")
             for row in rows
         ]
     if field.unit in ("", field.heading):
