@@ -129,7 +129,7 @@ def write_dataset(
     return folder
 
 
-def write_known(
+def prepare(
     name: str,
     root: Path,
     datasets: Mapping[str, DatasetInfo],

@@ -49,7 +49,7 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
         "agreement": _write_agreement,
         "wikipedia_articles": _write_wikipedia,
     }
-    return arrow.write_known(config.dataset, root, DATASETS, writers, progress=progress)
+    return arrow.prepare(config.dataset, root, DATASETS, writers, progress=progress)
 
 
 def open_dataset(folder: Path) -> Text:

@@ -68,7 +68,7 @@ class TokenText:
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config.dataset` names unless it is there, and return its folder."""
     writers = {"fineweb10b_gpt2": _write_fineweb, "scipy_docstrings": _write_docstrings}
-    return arrow.write_known(config.dataset, root, DATASETS, writers, progress=progress)
+    return arrow.prepare(config.dataset, root, DATASETS, writers, progress=progress)
 
 
 def open_dataset(folder: Path, *, context: int) -> TokenText:

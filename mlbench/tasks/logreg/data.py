@@ -45,7 +45,7 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
         "epsilon_like": _write_epsilon_like,
         "fashion_mnist_tops": _write_fashion_mnist_tops,
     }
-    return arrow.write_known(config.dataset, root, DATASETS, writers, progress=progress)
+    return arrow.prepare(config.dataset, root, DATASETS, writers, progress=progress)
 
 
 # The least mean cross-entropy + 2.5e-6/2 * ||w||^2 over the training rows. epsilon: found by Koloskova et al.

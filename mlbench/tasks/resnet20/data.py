@@ -42,7 +42,7 @@ class ImageSplits:
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config` names unless it is there, and return its folder."""
     writers = {"cifar10": _write_cifar10, "digits": _write_digits, "fashion_mnist": _write_fashion_mnist}
-    return arrow.write_known(config.dataset, root, DATASETS, writers, progress=progress)
+    return arrow.prepare(config.dataset, root, DATASETS, writers, progress=progress)
 
 
 def open_dataset(folder: Path) -> ImageSplits:
