@@ -22,7 +22,7 @@ from mlbench.config.compose import compose
 from mlbench.config.identity import key
 from mlbench.config.plugins import TORCH
 from mlbench.launch.cache import obstacle
-from mlbench.record.reader import find
+from mlbench.record.reader import find_all
 from mlbench.record.record import Record
 
 ROOT = Path(__file__).parents[1]
@@ -42,7 +42,8 @@ def main(arguments: Sequence[str]) -> int:
         done = subprocess.run(
             [sys.executable, "-m", "mlbench.run", *overrides], cwd=ROOT, capture_output=True, text=True
         )
-        runs = find(output, key=key(compose(overrides)), seed=seed)
+        trial = (key(compose(overrides)), seed)
+        runs = find_all(output, [trial])[trial]
         attempts = [run for run in runs if obstacle(run) is None]
         if not attempts:
             raise SystemExit(f"seed {seed} left no record:\n{done.stdout}\n{done.stderr}")

@@ -10,8 +10,8 @@ from typing import Any
 
 import mlbench.clock  # noqa: F401  # so that it sees when a command began
 
-_HOMES = dict.fromkeys(("answers", "compare", "draw", "load_runs", "summarize"), "mlbench.report.notebook")
-_HOMES |= {"measure": "mlbench.measure", "synchronise": "mlbench.training.synchronise"}
+_HOMES = {"measure": "mlbench.measure", "synchronise": "mlbench.training.synchronise"}
+_HOMES |= dict.fromkeys(("answers", "compare", "draw", "load_runs", "summarize"), "mlbench.report.notebook")
 
 # Results of one Major.Minor are comparable with each other (RULES.md, rule R9).
 __version__ = "0.3.0.dev0"

@@ -78,7 +78,7 @@ def sweep(spec: SweepSpec) -> tuple[list[str], bool]:
     hardware = ", ".join(sorted({experiment.hardware.name for experiment in wanted.values()}))
     lines = wrapped(f"study {plan.name}: {plan.question}", WIDTH)
     every = [each.point.overrides for each in points]
-    shared = [word for word in every[0] if all(word in overrides for overrides in every)] if len(every) > 1 else []
+    shared = [word for word in every[0] if len(every) > 1 and all(word in overrides for overrides in every)]
     if shared:
         lines += wrapped(f"every point: {shlex.join(shared)}", WIDTH)
     lines += _table(points, shared)

@@ -135,7 +135,7 @@ def closed(name: str) -> Experiment:
     """Return the official experiment as `python -m mlbench.run` composes it, which has no deviation."""
     overrides = [f"task={name}", "scale=official", "division=closed"]
     experiment = compose.compose(overrides)
-    assert experiment.official and not experiment.deviations
+    assert experiment.scale == "official" and not experiment.deviations
     return experiment
 
 

@@ -53,7 +53,8 @@ def main(
     ways = {(path.source, path.target): path for path in topology.paths(network, workers)}
     hosts = [Namespace(*fields) for fields in namespaces]
     for line in sys.stdin:
-        what, source, target = json.loads(line)
+        what, *pair = json.loads(line)
+        source, target = map(int, pair)
         if what == "round_trips":
             answer = json.dumps(round_trips(hosts[source], hosts[target], addresses[target]))
         else:
