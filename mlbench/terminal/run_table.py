@@ -69,7 +69,7 @@ def _cells(field: fields.Field, rows: Sequence[Row], *, short: bool) -> list[str
     name = field.name
     if name == "status":  # such a run counts nowhere
         labels = {row[name]: STATUS.get(row[name], row[name]) if short else row[name] for row in rows}
-        return [labels[row[name]] + ", contradictory" * bool(row["contradictions"]) for row in rows]
+        return [f"{labels[row[name]]}{', contradictory' if row['contradictions'] else ''}" for row in rows]
     if field.unit in ("", field.heading):
         texts = {value: tables.cell(value) for value in {row[name] for row in rows}}  # mostly few
         return [texts[row[name]] for row in rows]
