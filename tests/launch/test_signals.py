@@ -64,9 +64,12 @@ with signals.interruptible():
 """
 
 
+HANGUP = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # also if nohup runs the tests
+
+
 def child(code: str, before: str = "") -> "subprocess.Popen[str]":
     process = subprocess.Popen(
-        [*before.split(), sys.executable, "-c", code], cwd=ROOT,
+        [*before.split(), sys.executable, "-c", code if before else HANGUP + code], cwd=ROOT,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None and process.stdout.readline() == "begun\n"
