@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 import mlbench
-from mlbench.config import complaints, overrides, plugins
+from mlbench.config import field_errors, overrides, plugins
 from mlbench.config.division import Deviation, Division, deviations
 from mlbench.config.errors import UserError, suggest
 from mlbench.config.experiment import (
@@ -57,7 +57,7 @@ def hardware(name: str) -> Hardware:
     try:
         return Hardware.model_validate(composed["hardware"])
     except ValidationError as error:
-        sentences = complaints.sentences([("hardware.", error)], composed)
+        sentences = field_errors.sentences([("hardware.", error)], composed)
         raise UserError("; ".join(sentences)) from error
 
 
@@ -227,7 +227,7 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
             f"max_failures={experiment.max_failures}: sync={experiment.sync.name} has state on every worker "
             "that no checkpoint holds, so no run goes on after a failure"
         )
-    errors += [sentence for sentence in complaints.sentences(problems, composed) if sentence not in errors]
+    errors += [sentence for sentence in field_errors.sentences(problems, composed) if sentence not in errors]
     return experiment if not problems else None
 
 

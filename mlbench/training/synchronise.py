@@ -9,7 +9,7 @@ import torch.distributed as dist
 from pydantic import ValidationError
 from torch import nn
 
-from mlbench.config import complaints, plugins
+from mlbench.config import field_errors, plugins
 from mlbench.config.errors import UserError, suggest
 from mlbench.config.experiment import Precision, SyncConfig
 from mlbench.training.sync import compression
@@ -115,4 +115,4 @@ def configuration(name: str, settings: dict[str, Any]) -> SyncConfig:
     try:
         return plugins.load("sync", name).Config.model_validate(values)
     except ValidationError as error:
-        raise UserError("; ".join(complaints.sentences([("sync.", error)], {"sync": values}))) from error
+        raise UserError("; ".join(field_errors.sentences([("sync.", error)], {"sync": values}))) from error

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from mlbench.config.errors import suggest
 
-COMPLAINTS = {  # by the beginning of pydantic's name of an error
+MESSAGES = {  # by the beginning of pydantic's name of an error
     "int": "not a whole number",
     "float": "not a number",
     "bool": "neither true nor false",
@@ -53,12 +53,12 @@ def _sentence(path: str, problems: Sequence[Any], composed: Mapping[str, Any]) -
     start = f"{path}: " if isinstance(value, dict | list) else f"{path}={given}: "
     literals = [problem for problem in problems if problem["type"] == "literal_error"]
     if not literals:
-        return start + _complaint(problems[0])
+        return start + _message(problems[0])
     choices = [word.strip("'") for word in literals[0]["ctx"]["expected"].replace(" or ", ", ").split(", ")]
     others = [problem["type"] for problem in problems if problem["type"] != "literal_error"]
     choices += [word for kind, values in WORDS.items() for word in values if _any(others, kind)]
     if isinstance(value, int | float) and others:  # a number that the number of the union refuses
-        return start + _complaint(next(problem for problem in problems if problem["type"] != "literal_error"))
+        return start + _message(next(problem for problem in problems if problem["type"] != "literal_error"))
     return f"{start}unknown{suggest(given, choices)}{', or a number' if _any(others, 'float') else ''}"
 
 
@@ -66,11 +66,11 @@ def _any(kinds: Iterable[str], beginning: str) -> bool:
     return any(kind.startswith(beginning) for kind in kinds)
 
 
-def _complaint(problem: Any) -> str:
+def _message(problem: Any) -> str:
     """Return in plain words what pydantic found wrong with a value."""
     kind, message = problem["type"], problem["msg"].removeprefix("Value error, ")
     plain = message.replace("Input should be", "must be")
-    return next((text for name, text in COMPLAINTS.items() if kind.startswith(name)), plain)
+    return next((text for name, text in MESSAGES.items() if kind.startswith(name)), plain)
 
 
 def _file(group: str, composed: Mapping[str, Any]) -> str:
