@@ -1,6 +1,6 @@
 """How often `python -m mlbench.cluster check` names what is wrong with emulated machines, and nothing else.
 
-    python benchmarks/check.py --runs 20          needs root, as network= does; a minute a run
+    python benchmarks/check.py --runs 20          needs root, as network= does; two minutes a run
     python benchmarks/check.py --runs 1 slow_cpu
 
 Four hosts whose links carry 100 Mbit/s in 1 ms; then one of them has a link of 40 Mbit/s, half a CPU where

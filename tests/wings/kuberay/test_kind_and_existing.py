@@ -13,6 +13,7 @@ import pytest
 from conftest import ROOT
 
 from mlbench.config.errors import UserError
+from mlbench.record import temporary_folder
 from mlbench.wings.kuberay.provisioning import journal, lifecycle, plan
 
 KIND = """case "$1 $2" in
@@ -150,3 +151,11 @@ def test_a_deletion_that_stops_halfway_goes_on_with_the_same_command(here: Path)
     (here / "expired").unlink()
     lifecycle.down("lab", print)
     assert journal.load("lab").state == "gone"
+
+
+def test_the_temporary_files_of_a_command_go_with_it() -> None:
+    """Those of a Terraform that is killed are its plug-ins' sockets."""
+    code = "import tempfile; print(tempfile.mkstemp()[1])"
+    output = lifecycle.run((sys.executable, "-c", code)).stdout
+    assert output.startswith(f"{temporary_folder.root()}/{temporary_folder.PREFIX}")
+    assert not Path(output.strip()).parent.exists()

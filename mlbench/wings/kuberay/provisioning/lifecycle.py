@@ -13,7 +13,7 @@ import psutil
 from mlbench import clock
 from mlbench.clusters.processes import create_time, runs
 from mlbench.config.errors import UserError
-from mlbench.record import format
+from mlbench.record import format, temporary_folder
 from mlbench.wings.kuberay.provisioning import journal
 from mlbench.wings.kuberay.provisioning.journal import Journal
 from mlbench.wings.kuberay.provisioning.plan import provider
@@ -171,13 +171,20 @@ def perform(log: Journal, step: ProvisioningStep, *, tolerant: bool = False) -> 
 def run(
     argv: Sequence[str], *, text: str | None = None, on_start: Callable[[int], None] = lambda pid: None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command without a shell and return what it printed; one that is missing fails as any other."""
+    """Run a command without a shell and return what it printed; one that is missing fails as any other.
+
+    Its temporary files are in a folder of ours: a Terraform that is killed leaves its plug-ins' sockets.
+    """
     pipe = subprocess.PIPE
     stdin = subprocess.DEVNULL if text is None else pipe
     try:
-        with subprocess.Popen(list(argv), stdin=stdin, stdout=pipe, stderr=pipe, text=True) as process:
-            on_start(process.pid)
-            output, errors = process.communicate(text)
+        with temporary_folder.folder() as folder:
+            env = os.environ | {"TMPDIR": str(folder)}
+            with subprocess.Popen(
+                list(argv), env=env, stdin=stdin, stdout=pipe, stderr=pipe, text=True
+            ) as process:
+                on_start(process.pid)
+                output, errors = process.communicate(text)
     except OSError as error:
         return subprocess.CompletedProcess(list(argv), 127, "", f"{argv[0]}: {error.strerror}")
     return subprocess.CompletedProcess(list(argv), process.returncode, output, errors)
