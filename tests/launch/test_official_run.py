@@ -34,7 +34,7 @@ def published(root: Path, *, rows: int = 1024) -> Path:
             x[:, 0] = 2 * y - 1
             writer.write(split, [arrow.record_batch({"features": x, "label": y})])
 
-    return arrow.write_dataset(root / "epsilon", write, manifest=EPSILON)
+    return arrow.write_dataset(root / "epsilon", write, manifest={"name": "epsilon", **EPSILON})
 
 
 def python(copy: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
