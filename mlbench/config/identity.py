@@ -10,13 +10,10 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 import mlbench
 from mlbench.config.errors import comparable
-
-if TYPE_CHECKING:
-    from mlbench.config.experiment import Experiment
 
 Role = Literal["identity", "location", "presentation", "operation"]
 
@@ -81,6 +78,12 @@ OPERATION = ("seed", "force", "max_failures", "backend.timeout_s", "cluster.over
 RUNS_AS = "cluster.runs_as"  # the field of clusters to which whole runs are submitted
 
 
+class KeyFields(Protocol):
+    """What `key` needs of an Experiment, whose module imports this one."""
+
+    def plain(self) -> dict[str, Any]: ...
+
+
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested values under dotted names, e.g. {"task": {"lr": 1}} as {"task.lr": 1}."""
     result: dict[str, Any] = {}
@@ -119,7 +122,7 @@ def identity(values: Mapping[str, Any]) -> dict[str, Any]:
     return decisive | ({"cluster.name": fields[RUNS_AS]} if RUNS_AS in fields else {})
 
 
-def key(experiment: "Experiment", framework_version: str | None = None) -> str:
+def key(experiment: KeyFields, framework_version: str | None = None) -> str:
     """Return the hash under which equal measurements are found again.
 
     It covers the identity fields, the framework with its version (by default the installed one), and
