@@ -755,6 +755,12 @@ def test_a_goal_has_no_cost_where_a_run_that_reached_it_had_no_price() -> None:
     assert point.usd and point.usd.value == math.inf  # a missed goal has a price, and no end
 
 
+def test_a_start_up_of_half_the_time_to_the_goal_costs_half_as_much_again() -> None:
+    (point,) = points([studies.run(1, seed, T4, time=50.0, startup_time=25.0) for seed in (1, 2)])
+    assert point.usd and point.usd_with_startup
+    assert point.usd_with_startup.value == pytest.approx(1.5 * point.usd.value)
+
+
 def test_a_cost_without_start_up_is_not_drawn_as_one_with_it() -> None:
     """A run on several hosts that was restarted does not tell its start-up."""
     starts = {1: 12.7, 2: None}

@@ -189,6 +189,10 @@ EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
     "elapsed of the first / 100": (value("validation", elapsed=0.4), "the clocks of rank 0"),
     "negative elapsed": (value("validation", -1, elapsed=-5.0), "ends before the one before it"),
     "an early epoch": (value("validation", -1, epoch=1.01), "epochs do not follow"),
+    "twice as many rows": (
+        lambda log: of(log, "run_result")["value"]["result"].update(data_rows={"train": 1040, "test": 2}),
+        "its epochs do not follow from its steps and the rows of its data",
+    ),
     "an epoch beyond the last": (value("validation", -1, epoch=500.0), "stands at epoch 500"),
     "fewer steps": (value("validation", -1, step=3), "follows 2 steps, which do not lead there"),
     "no phases": (no_phases, "add up to 0 s"),
