@@ -75,7 +75,7 @@ def _init(address: str | None, folder: Path | None, *, verbose: bool) -> None:
         "_temp_dir": f"{folder}/{ray_env.SUBFOLDER}",
         "include_dashboard": False,
         "num_cpus": node.usable_cpus(),
-        "object_store_memory": ray_env.OBJECT_STORE_BYTES,
+        "object_store_memory": node.OBJECT_STORE_BYTES,
         "resources": persistent.DRIVER_RESOURCE,
     }
     try:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mlbench.clusters import ray_env
 from mlbench.record import provenance, startup_code
 from mlbench.record.record import Gpu, Node
 
@@ -19,6 +18,10 @@ ROOT = Path("/")  # tests give another one, with /proc and /sys of their own
 # Between two places of code, from which on a call is slower (docs/measurements/performance.md).
 FAR_BYTES = 2**32
 UNLIMITED = 2**60  # bytes; version 1 control groups say "no limit" with a number near 2^63
+# bytes of its object store, which a run hardly uses; Ray asks for 75 MiB at least and would take 30 % of
+# the memory. Every worker maps it, and torch, imported later, would lie below it: too far from Python's code
+# where it has more than 4 GiB (docs/measurements/performance.md).
+OBJECT_STORE_BYTES = 100_000_000
 
 
 def describe() -> Node:
@@ -81,7 +84,7 @@ def warnings() -> list[str]:
         sentences.append(
             f"Ray's object store of {store / 2**30:.1f} GiB lies between torch's code and Python's in a "
             "worker's addresses, which makes short steps slower: start Ray with "
-            f"--object-store-memory={ray_env.OBJECT_STORE_BYTES}"
+            f"--object-store-memory={OBJECT_STORE_BYTES}"
         )
     return sentences
 

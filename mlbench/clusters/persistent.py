@@ -65,7 +65,7 @@ def start() -> str:
         ray_env.require_processes()
         options = ("--head", "--port=0", "--include-dashboard=false")
         options += (f"--num-cpus={node.usable_cpus()}", f"--resources={json.dumps(DRIVER_RESOURCE)}")
-        options += (f"--object-store-memory={ray_env.OBJECT_STORE_BYTES}",)
+        options += (f"--object-store-memory={node.OBJECT_STORE_BYTES}",)
         reaper.reap_if_any()
         folder, lock = temporary_folder.create()  # where no other program finds this Ray's address
         options += (f"--temp-dir={folder}/{ray_env.SUBFOLDER}",)

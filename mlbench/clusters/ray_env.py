@@ -1,4 +1,4 @@
-"""The environment variables of Ray, Ray Train and Ray Tune, which nothing else sets, and its objects' memory.
+"""The environment variables of Ray, Ray Train and Ray Tune, which nothing else sets.
 
 Ray reads most of them when it is imported or when one of its processes starts, so a command calls these
 functions before it imports ray. What the user has set stays.
@@ -15,10 +15,6 @@ from mlbench.clusters import node
 from mlbench.config.errors import UserError
 from mlbench.record import temporary_folder
 
-# bytes of a node's object store, which a run hardly uses; Ray asks for 75 MiB at least and would take 30 % of
-# the memory. Every worker maps it, and torch, imported later, would lie below it: too far from Python's code
-# where it has more than 4 GiB (docs/measurements/performance.md).
-OBJECT_STORE_BYTES = 100_000_000
 TOKEN = Path(".ray") / "auth_token"  # below the home directory, where Ray itself looks
 MIN_THREADS = 512  # Ray's servers, the driver and four workers have 353 (2.60, 2 CPUs, 2026-11-22)
 AF_UNIX_BYTES = 107  # longest path of a Unix socket (Linux, unix(7): 108 with the closing zero)

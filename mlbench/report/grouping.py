@@ -243,8 +243,7 @@ def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[Sc
     if len(set(map(tuple, labels))) < len(labels):
         fields = [dict(curve[0].series) for curve in ordered]
         for name in sorted(set().union(*fields)):
-            word = name.removeprefix("task.")
-            values = [f"{word} {_value(mapping.get(name, 'null'))}" for mapping in fields]
+            values = [_label(name, mapping) for mapping in fields]
             longer = [[*label, value] for label, value in zip(labels, values, strict=True)]
             if len(set(map(tuple, longer))) > len(set(map(tuple, labels))):
                 labels = longer
@@ -255,6 +254,18 @@ def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[Sc
         )
         for label, curve in zip(labels, ordered, strict=True)
     )
+
+
+def task_labels(points: Sequence[Point]) -> list[str]:
+    """Return of each point the task's fields in which some of them differ, e.g. "precision bf16"."""
+    fields = [dict(point.series) for point in points]
+    names = [name for name in sorted(set().union(*fields)) if name.startswith("task.")]
+    differing = [name for name in names if len({mapping.get(name, "null") for mapping in fields}) > 1]
+    return [" ".join(_label(name, mapping) for name in differing) for mapping in fields]
+
+
+def _label(name: str, fields: Mapping[str, str]) -> str:
+    return f"{name.removeprefix('task.')} {_value(fields.get(name, 'null'))}"
 
 
 def _value(json_text: str) -> str:

@@ -5,7 +5,7 @@ Ranks hold inside one task, goal, network, division, class of hardware and Major
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from mlbench.config.errors import comparable
 from mlbench.record import official
 from mlbench.record.format import counted, duration, usd
 from mlbench.record.record import Record
-from mlbench.report.grouping import ScalingCurve, groups
+from mlbench.report.grouping import ScalingCurve, groups, task_labels
 from mlbench.tracking.submission import Checked
 
 SELF, COMPLETE, REPRODUCED, OFFICIAL = "self-reported", "logs complete", "reproduced", "official"
@@ -30,7 +30,7 @@ TIERS = {  # from the weakest on
 class LeaderboardEntry:
     """One point of one submission.
 
-    - section: what it is ranked in; curve: what tells it from other points of its submission.
+    - section: what it is ranked in; curve: what tells it from other points there, e.g. "precision bf16".
     - usd: to the goal, at the price that was paid, else at the profile's; None without either.
     - rank: among the comparable points of its section, fastest first; None for one that may not be compared.
     """
@@ -47,6 +47,11 @@ class LeaderboardEntry:
     @property
     def entity(self) -> str:
         return self.submission.entity
+
+    @property
+    def label(self) -> str:
+        """Whose point it is, and of which curve."""
+        return f"{self.entity}, {self.curve}" if self.curve else self.entity
 
     @property
     def hardware(self) -> str:
@@ -71,7 +76,7 @@ def hardware_class(record: Record) -> str:
 def entries(submissions: Iterable[Checked]) -> list[LeaderboardEntry]:
     """Return the points of all submissions, section by section, with tiers and ranks; fastest first."""
     every = [entry for submission in submissions for entry in _of_one(submission)]
-    every = [_reproduced(entry, every) for entry in every]
+    every = [_reproduced(entry, every) for entry in _with_curves(every)]
     every.sort(key=lambda entry: (entry.section, _apart(entry), entry.point.median_s, entry.name))
     ranked: list[LeaderboardEntry] = []
     places: dict[str, int] = {}
@@ -81,6 +86,18 @@ def entries(submissions: Iterable[Checked]) -> list[LeaderboardEntry]:
             entry = replace(entry, rank=places[entry.section])
         ranked.append(entry)
     return ranked
+
+
+def _with_curves(every: Sequence[LeaderboardEntry]) -> Iterator[LeaderboardEntry]:
+    """Yield the entries with what of the task differs in their section, whoever handed it in."""
+    sections: dict[str, list[LeaderboardEntry]] = {}
+    for entry in every:
+        sections.setdefault(entry.section, []).append(entry)
+    for some in sections.values():
+        labels = task_labels([entry.point for entry in some])
+        for entry, label in zip(some, labels, strict=True):
+            new = [] if label in entry.curve else [label]
+            yield replace(entry, curve=", ".join(filter(None, [entry.curve, *new])))
 
 
 def _apart(entry: LeaderboardEntry) -> bool:
@@ -156,7 +173,8 @@ def row(entry: LeaderboardEntry) -> dict[str, Any]:
         "name": entry.name, "entity": entry.entity, "submission": entry.submission.name,
         "section": entry.section, "rank": entry.rank, "tier": entry.tier, "why": entry.why,
         "task": point.task, "scale": point.scale, "goal": str(point.goal) if point.goal else None,
-        "workers": point.workers, "backend": point.backend, "sync": point.sync, "network": point.network,
+        "curve": entry.curve, "workers": point.workers, "backend": point.backend, "sync": point.sync,
+        "network": point.network,
         "hardware": entry.hardware, "nodes": point.nodes,
         "time_to_accuracy_s": time.value if time else None, "low_s": time.low if time else None,
         "high_s": time.high if time else None, "cost_usd": bill.value if bill else None,
@@ -203,7 +221,8 @@ def markdown(submission: Checked, every: Sequence[LeaderboardEntry]) -> str:
     own = [entry for entry in every if entry.submission is submission]
     table = ["| point | time to the goal | cost | goal reached | tier |", "|---|--:|--:|--:|---|"]
     for entry in own:
-        what = f"`{_code(entry.section)}, {entry.point.workers} x {_code(entry.point.backend)}`"
+        workers = f"{entry.point.workers} x {entry.point.backend}"
+        what = f"`{_code(', '.join(filter(None, [entry.section, workers, entry.curve])))}`"
         bill = usd(entry.usd.value) if entry.usd and math.isfinite(entry.usd.value) else "-"
         table.append(f"| {what} | {_time(entry)} | {bill} | {reached(entry.point)} | {entry.tier} |")
     notes = [f"- `{_code(reason)}`" for reason in submission.incomplete]
@@ -212,9 +231,9 @@ def markdown(submission: Checked, every: Sequence[LeaderboardEntry]) -> str:
 
 
 def numbers(entry: LeaderboardEntry) -> str:
-    """Return workers, time with its interval and cost, e.g. "2 workers, 11.5 s (10 s to 13 s), 0.01 USD"."""
-    bill = f", {usd(entry.usd.value)}" if entry.usd and math.isfinite(entry.usd.value) else ""
-    return f"{counted(entry.point.workers, 'worker')}, {_time(entry)}{bill}"
+    """Return workers, curve, time and cost, e.g. "2 workers, precision bf16, 11 s (10 s to 13 s)"."""
+    bill = usd(entry.usd.value) if entry.usd and math.isfinite(entry.usd.value) else ""
+    return ", ".join(filter(None, [counted(entry.point.workers, "worker"), entry.curve, _time(entry), bill]))
 
 
 def reached(point: Point) -> str:

@@ -151,16 +151,16 @@ def _ranked(some: Sequence[LeaderboardEntry]) -> PagePart:
         rows.append(Row(cells, entry.rank is None, filters))
     timed = [entry for entry in some if entry.rank is not None]
     counts = [entry.point.workers for entry in timed]
-    entities = list(dict.fromkeys(entry.entity for entry in timed))
-    shifts = side_by_side(counts, len(entities))
+    labels = list(dict.fromkeys(entry.label for entry in timed))
+    shifts = side_by_side(counts, len(labels))
     traces = []
-    for style, entity in enumerate(entities):
-        own = [entry.point for entry in timed if entry.entity == entity]
+    for style, label in enumerate(labels):
+        own = [entry.point for entry in timed if entry.label == label]
         times = [(point, point.time_to_accuracy) for point in sorted(own, key=lambda point: point.workers)]
-        traces.append(over_workers(entity, times, shift=shifts[style], kind="marks", style=style))
+        traces.append(over_workers(label, times, shift=shifts[style], kind="marks", style=style))
     y = time_axis("time to accuracy", max((entry.point.median_s for entry in timed), default=0), (0, None))
     chart = Chart.of("time", "Time to accuracy over workers", x=worker_axis(counts), y=y, traces=traces)
-    curve = chart if len(timed) > 1 else None  # one point is in the table
+    curve = chart if len({*counts}) > 1 or len(timed) > 2 else None  # two points are in the table
     return PagePart(some[0].section, some[0].point.task, Table(RANKED, rows), curve, _answer(timed))
 
 
@@ -184,7 +184,7 @@ def _hardware(entries: Sequence[LeaderboardEntry]) -> Iterator[PagePart]:
         time, bill = entry.point.time_to_accuracy, entry.usd
         if entry.rank is not None and time and bill and drawable(bill.value):
             title, _, version = entry.section.rsplit("; ", 2)  # without the class of hardware
-            machine = f"{entry.hardware} ({entry.entity})"
+            machine = f"{entry.hardware} ({entry.label})"
             offer = frontier.FrontierPoint(machine, entry.point.workers, time, bill)
             goals.setdefault(f"{title}; {version}", []).append((offer, entry))
     for title, some in goals.items():
@@ -199,7 +199,9 @@ def _hardware(entries: Sequence[LeaderboardEntry]) -> Iterator[PagePart]:
         ]  # fmt: skip
         table = Table(["hardware", "workers", "cost", "time", "tier"], rows)
         named = "; ".join(
-            f"{offer.machine}, {leaderboard.numbers(entry)}" for offer, entry in some if offer in best
+            f"{entry.hardware} ({entry.entity}), {leaderboard.numbers(entry)}"
+            for offer, entry in some
+            if offer in best
         )
         yield PagePart(title, some[0][1].point.task, table, chart, f"On the frontier: {named}.")
 

@@ -12,13 +12,13 @@ import pytest
 from commands import CACHE, Run, listening, training_processes, until
 from zips import with_store
 
-from mlbench.clusters import ray_env
+from mlbench.clusters import node
 from mlbench.config.errors import UserError
 from mlbench.record import events
 
 pytestmark = pytest.mark.slow
 LONG = ("goal=none", "division=open", "task.epochs=400", "task.width=4")
-STORE = f"--object_store_memory={ray_env.OBJECT_STORE_BYTES}"  # a word of the raylet's command
+STORE = f"--object_store_memory={node.OBJECT_STORE_BYTES}"  # a word of the raylet's command
 
 
 def raylet(run: Run) -> psutil.Process:

@@ -17,7 +17,7 @@ import os, sys
 from pathlib import Path
 from unittest import mock
 
-from mlbench.clusters import ray_env, reaper
+from mlbench.clusters import node, ray_env, reaper
 from mlbench import clock
 from mlbench.record import temporary_folder
 from mlbench.config.compose import compose
@@ -49,7 +49,7 @@ def loop(spec):
 
 
 ray.init("local", num_cpus=2, num_gpus=2, include_dashboard=False,
-         _temp_dir=str(temporary_folder.create()[0]), object_store_memory=ray_env.OBJECT_STORE_BYTES)
+         _temp_dir=str(temporary_folder.create()[0]), object_store_memory=node.OBJECT_STORE_BYTES)
 spec = WorkerSpec(compose(["backend=nccl", "workers=2"]), 1, 1, ("127.0.0.1", 9), "", "", None, clock.epoch())
 LeanTrainer(
     loop,

@@ -105,7 +105,7 @@ def test_every_page_is_readable_offline_by_everybody(site: Path, width: int) -> 
             assert page.requests() == [(site / file).as_uri()]
             links = page.ask("[...document.querySelectorAll('nav a, td a')].map(a => a.href)")
             assert all(Path(re.sub("^file://", "", link)).is_file() for link in links)
-        page.open((site / "index.html").as_uri(), width=width, height=760)
+        page.open((site / "hardware.html").as_uri(), width=width, height=760)
         order = page.ask("[...document.querySelector('section').children].map(e => e.tagName).join(' ')")
         assert order.startswith("H2 FIGURE DIV DIV"), "the chart, then the sentence, then the table"
         page.ask("document.querySelector('nav a').focus()")

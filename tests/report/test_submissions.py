@@ -1,6 +1,7 @@
 """What strangers hand in: whole submissions are accepted and ranked, forged ones refused with a sentence."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -365,6 +366,29 @@ def test_what_the_closed_division_lists_as_deviations_is_ranked_apart(tmp_path: 
     entries = leaderboard.entries([submission.check(folder) for folder in folders])
     ranks = {entry.entity: (entry.rank, entry.section.split("; ")[1]) for entry in entries}
     assert ranks == {"lab-0": (1, "closed division"), "lab-1": (1, "closed division with deviations")}
+
+
+def test_points_of_two_precisions_are_named_by_them_whoever_handed_them_in(
+    tmp_path: Path, capsys: Any
+) -> None:
+    hand_in(tmp_path / "in", tmp_path)
+    times, half = (3.1, 3.6, 3.9), "task.precision=bf16"
+    hand_in(tmp_path / "in", tmp_path, half, entity="lab-b", times=times, first_seed=11)
+    code, output = checked(tmp_path / "in", capsys, "--json")
+    first, second = [point for submission in json.loads(output) for point in submission["points"]]
+    assert code == 0 and first["section"] == second["section"]
+    assert (first["curve"], second["curve"]) == ("precision fp32", "precision bf16")
+    assert (first["rank"], second["rank"]) == (2, 1)
+    assert "2 workers, precision bf16, 7.2 s" in checked(tmp_path / "in", capsys)[1]
+    assert "2 x gloo, precision bf16`" in checked(tmp_path / "in", capsys, "--markdown")[1]
+    assert results.main(["site", str(tmp_path / "in"), f"to={tmp_path / 'site'}"]) == 0
+    page = (tmp_path / "site" / "index.html").read_text()
+    assert "Fastest: lab-b, 2 workers, precision bf16, 7.2 s" in page
+    page = (tmp_path / "site" / "hardware.html").read_text()
+    assert {*re.findall(r"cores \((lab-., [a-z0-9 ]+)\)", page)} == {
+        "lab-a, precision fp32",
+        "lab-b, precision bf16",
+    }
 
 
 def test_scripts_with_other_content_share_no_rank(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def _ray_start(
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
     command += [
         f"--node-ip-address={address}",
-        f"--object-store-memory={ray_env.OBJECT_STORE_BYTES}",
+        f"--object-store-memory={node.OBJECT_STORE_BYTES}",
         *arguments,
     ]
     if cpus is not None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
 from mlbench import clock
-from mlbench.clusters import ray_env
+from mlbench.clusters import node
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
@@ -201,7 +201,7 @@ def worker_pods(experiment: Experiment) -> int:
 def ray_cluster_spec(experiment: Experiment, group: str) -> Object:
     """Return the spec of a Ray cluster with a node for each worker pod."""
     workers = worker_pods(experiment)
-    store = {"object-store-memory": str(ray_env.OBJECT_STORE_BYTES)}
+    store = {"object-store-memory": str(node.OBJECT_STORE_BYTES)}
     return {
         "rayVersion": version("ray"),
         "authOptions": {"mode": "token"},  # KubeRay makes the Secret, and deletes it with the RayCluster
