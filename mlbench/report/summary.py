@@ -58,7 +58,7 @@ HEADLINE = ("fastest", "time to accuracy", "speed-up", "cost", "runs", "trust")
 
 
 def _busy(some: Sequence[Point]) -> int:
-    """Return how many runs were measured beside other work; a load before them may be that of the last run."""
+    """Return how many runs were measured beside other work. A load before one may be of the last."""
     return sum(bool(run.disturbances) for point in some for run in point.records)
 
 

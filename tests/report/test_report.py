@@ -147,8 +147,8 @@ def test_a_summary_s_row_says_why_it_has_no_best_point(records: list[Record]) ->
     assert headline(*grouping.groups(missed))[:2] == ["-", "goal not reached"]
     (group,) = grouping.groups(records)
     best = headline(group)
-    others = {"disturbances": ["other processes used 1.6 of the 2 CPUs"]}
-    busy = [studies.run(16, 7, T4, time=90, **others)]
+    others = ["other processes used 1.6 of the 2 CPUs"]
+    busy = [studies.run(16, 7, T4, time=90, disturbances=others)]
     assert headline(*grouping.groups([*studies.study(T4), *busy]))[-1] == "1 of 16 runs on a busy machine"
     assert best[0] == "4 workers" and float(best[2]) > 2 and best[3].endswith("USD") and best[4] == "19"
 
@@ -322,8 +322,8 @@ def test_the_answer_says_when_repeats_are_too_few_and_when_the_machine_was_busy(
     load = ["the load average was 9.0 on 2 CPUs before the run began"]  # as logs of 0.2.0 say
     (loaded,) = grouping.groups(studies.study(T4, repeats=3, warnings=load))
     assert answer(loaded) == answer(three)
-    busy = {"disturbances": ["other processes used 1.6 of the 2 CPUs"]}
-    (single,) = grouping.groups(studies.study(T4, repeats=1, **busy))
+    others = ["other processes used 1.6 of the 2 CPUs"]
+    (single,) = grouping.groups(studies.study(T4, repeats=1, disturbances=others))
     _, price, certainty = answer(single)
     assert "a single run per point cannot show a difference; run at least 3" in certainty
     assert "3 of 3 runs measured on a busy machine: do not trust these times" in certainty
