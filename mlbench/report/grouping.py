@@ -256,12 +256,12 @@ def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[Sc
     )
 
 
-def task_labels(points: Sequence[Point]) -> list[str]:
-    """Return of each point the task's fields in which some of them differ, e.g. "precision bf16"."""
+def task_labels(points: Sequence[Point]) -> list[list[str]]:
+    """Return of each point the task's fields in which some of them differ, e.g. ["precision bf16"]."""
     fields = [dict(point.series) for point in points]
     names = [name for name in sorted(set().union(*fields)) if name.startswith("task.")]
     differing = [name for name in names if len({mapping.get(name, "null") for mapping in fields}) > 1]
-    return [" ".join(_label(name, mapping) for name in differing) for mapping in fields]
+    return [[_label(name, mapping) for name in differing] for mapping in fields]
 
 
 def _label(name: str, fields: Mapping[str, str]) -> str:
@@ -269,7 +269,8 @@ def _label(name: str, fields: Mapping[str, str]) -> str:
 
 
 def _value(json_text: str) -> str:
-    """Return a field's value for a label, which has little room; different values stay different."""
+    """Return a field's value for a label, which is one line; different values stay different."""
     value = compare.parsed(json_text)
     text = "null" if value is None else str(value)  # as one would write it on the command line
+    text = text if text.isprintable() else json_text
     return text if len(text) <= LONG else f"{text[: LONG - 12]}... {crc32(text.encode()):08x}"

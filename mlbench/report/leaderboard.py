@@ -94,10 +94,9 @@ def _with_curves(every: Sequence[LeaderboardEntry]) -> Iterator[LeaderboardEntry
     for entry in every:
         sections.setdefault(entry.section, []).append(entry)
     for some in sections.values():
-        labels = task_labels([entry.point for entry in some])
-        for entry, label in zip(some, labels, strict=True):
-            new = [] if label in entry.curve else [label]
-            yield replace(entry, curve=", ".join(filter(None, [entry.curve, *new])))
+        for entry, labels in zip(some, task_labels([entry.point for entry in some]), strict=True):
+            others = [label for label in labels if f" {label} " not in f" {entry.curve} "]
+            yield replace(entry, curve=" ".join(filter(None, [entry.curve, *others])))
 
 
 def _apart(entry: LeaderboardEntry) -> bool:
