@@ -19,7 +19,7 @@ from unittest import mock
 
 from mlbench.clusters import reaper
 from mlbench.config.compose import compose
-from mlbench.wings.emulation import cpu_share, links, user_space
+from mlbench.plugins.emulation import cpu_share, links, user_space
 
 MACHINES, ODD = 4, 2  # and the one with a fault, which differs from machine 0
 LOSS = 0.02  # share of the packets

@@ -3,7 +3,7 @@
     python benchmarks/delays.py
     python benchmarks/delays.py --collectives broadcast all_gather
 
-Needs what `network=` needs (docs/measurements/communication.md). Calls follow each other without a barrier,
+Needs what `network=` needs (docs/communication.md). Calls follow each other without a barrier,
 as steps do. An all_reduce is predicted as a ring of 2 (k - 1) hops (Thakur et al. 2005), each of two delays
 and the bytes of a k-th part. Over racks the delay is that between two of them.
 """
@@ -19,8 +19,8 @@ from statistics import median
 from origin import origin
 
 from mlbench.config.compose import compose
-from mlbench.wings.emulation import links
-from mlbench.wings.emulation.packets import TCP_DATA_SHARE
+from mlbench.plugins.emulation import links
+from mlbench.plugins.emulation.packets import TCP_DATA_SHARE
 
 SIZES = (200, 2_500, 25_000, 250_000, 1_000_000)  # float32 elements
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather")

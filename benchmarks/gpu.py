@@ -5,11 +5,12 @@
     python benchmarks/gpu.py --minutes 1 --dry-run    on a CPU: mini models, a few steps, the same code
 
 Needs torch >= 2.11, numpy and pyarrow, and what lies in build/gpu-wheels; no Ray, MLflow, network or data.
-The tasks at official size on stand-in data of the official shape, the most telling cases first, and after the
-first of them the tests marked `gpu`, where pytest is installed. A case is a task in one precision, as it is
-or under torch.compile (with and without CUDA graphs), through the loop's own steps with its clocks on, and
-the reference (benchmarks/references) on the same batches. Writes gpu.json and gpu.md into --output; a later
-call goes on there.
+The tasks at official size on stand-in data of the official shape: the three most telling cases, then the
+tests marked `gpu`, where pytest is installed, then all else. A case is a task in one precision with one
+value of `compile=`, through the loop's own steps with its clocks on, and the reference
+(benchmarks/references) on the same batches, compiled where ours is. A case may have further words: a field
+of the task, or attention=flash or cudnn, for both. Writes gpu.json and gpu.md into --output; a later call
+goes on there. benchmarks/gpu_page.py makes a page's table and picture of them.
 
 Exit code: 0, the plan is carried out; 75, there was no time for all of it: call again; 1, it is carried out
 and a case or a test failed; 2, it cannot begin.
@@ -24,11 +25,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import xml.etree.ElementTree as ElementTree
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from itertools import chain, count, islice
 from pathlib import Path
@@ -37,12 +39,11 @@ from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).parents[1]
-WHEELS = Path(os.environ.get("MLBENCH_GPU_WHEELS", ROOT / "build/gpu-wheels"))
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
-for wheel in sorted(WHEELS.glob("*.whl")):  # an extension module cannot be imported from an archive
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(WHEELS / "unpacked")
-sys.path.append(str(WHEELS / "unpacked"))  # what the machine has comes first
+import gpu_wheels  # noqa: E402
+
+LACKING = gpu_wheels.unpacked()
+sys.path += LACKING  # what the machine has comes first
 # What is imported for data, validation, clusters and display, none of which happens here.
 STUBBED = (
     "PIL",
@@ -64,7 +65,7 @@ try:
     import pydantic  # noqa: F401
 except ImportError as error:
     print(
-        f"{error}; python benchmarks/gpu_wheels.py makes {WHEELS.name} where there is a network",
+        f"{error}; python benchmarks/gpu_wheels.py makes {gpu_wheels.WHEELS.name} where there is a network",
         file=sys.stderr,
     )
     sys.exit(2)
@@ -72,7 +73,10 @@ except ImportError as error:
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import torch  # noqa: E402
-from references import build, size_of, train_step  # noqa: E402
+from references import build, joint, size_of, train_step  # noqa: E402
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from mlbench.clusters import calibrate  # noqa: E402
 from mlbench.config.compose import compose  # noqa: E402
@@ -84,15 +88,36 @@ from mlbench.training.worker import Worker  # noqa: E402
 
 TASKS = ("gpt", "resnet50", "transformer", "gnmt", "resnet20", "logreg", "awdlstm")
 FIRST = ("gpt", "resnet50", "transformer")  # whose step time, MFU and ratio say most
+# The goals: nanoGPT's rate, three times an eager ResNet-20's, a quarter of the peak for ResNet-50.
+BEGIN = (("gpt", "inductor"), ("resnet20", "graphs"), ("resnet50", "inductor"))
+# What may make gpt faster and changes no mathematics: smaller and larger micro-batches, attention's kernels.
+TRIES = (
+    ("inductor", "task.batch_size=16"),
+    ("inductor", "task.batch_size=64"),
+    ("inductor", "attention=flash"),
+    ("inductor", "attention=cudnn"),
+    ("max_autotune",),
+    ("inductor_graphs",),
+)
+ATTENTION = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 WARM_UP_S, MEASURE_S = 2.0, 6.0  # s of a case, at least one step each
-CASE_S, TESTS_S = 150, 150  # s that a case, whose kernels may have to be compiled, and the tests may take
-ABSENT = "ModuleNotFoundError"  # in pytest's report of a file that needs what this machine has not got
+WARM_UP_STEPS = 14  # steps at least where some are captured: 11 before that, and two that replay
+CASE_S, TESTS_S = 150, 200  # s that a case, whose kernels may have to be compiled, and the tests may take
+LAST_LINES = 15  # of a failed test's report
+TOP = 5  # operators of a profile
+ABSENT = "ModuleNotFoundError"  # in pytest's report of what needs a package that this machine has not got
 TIME_OVER = 75  # exit code: EX_TEMPFAIL of sysexits.h
-MODES = ("eager", "compile", "compile and CUDA graphs")
-# CUDA graphs refuse what a replay left when the next one reads it: the states of truncated BPTT, and
-# gradients that micro-batches add up (pytorch/pytorch issue 169545). Every new shape, as translation has in
-# almost every batch, takes a graph of its own.
-NO_GRAPHS = ("awdlstm", "gpt", "gnmt", "transformer")
+MODES = ("eager", "inductor", "graphs", "inductor_graphs", "max_autotune")  # values of compile=, and none
+# What a plain script asks of torch.compile for the same.
+PUBLIC: dict[str, dict[str, Any]] = {
+    "inductor": {},
+    "graphs": {"mode": "reduce-overhead"},
+    "inductor_graphs": {"mode": "reduce-overhead"},
+    "max_autotune": {"mode": "max-autotune-no-cudagraphs"},
+}
+# torch's own CUDA graphs refuse gradients that micro-batches add up (pytorch/pytorch issue 169545).
+NO_PUBLIC_GRAPHS = ("gpt",)
+ONE_SHAPE = ("resnet50", "resnet20", "logreg", "gpt")  # tasks that `compile=graphs` takes
 NO_BF16 = ("gnmt", "awdlstm")  # autocast knows none for cuDNN's LSTMs
 NO_FP16 = ("gpt",)  # bf16 is its only half precision
 HOPPER = {"fp32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp16": 989e12}
@@ -112,8 +137,8 @@ TINY = {  # of a dry run
     "gpt": ("task.global_batch_size=2",),
 }
 COLUMNS = (
-    "task", "precision", "mode", "samples_per_s", "unit", "step_ms", "mfu", "data_wait", "peak_gb",
-    "reference_per_s", "ratio",
+    "task", "precision", "mode", "words", "samples_per_s", "unit", "step_ms", "mfu", "data_wait", "peak_gb",
+    "reference_per_s", "ratio", "flop_per_byte",
 )  # fmt: skip
 
 
@@ -194,9 +219,11 @@ def carry_out(item: tuple[str, ...], result: dict[str, Any], *, dry_run: bool) -
             signal.alarm(0)
             result["tests"] = gpu_tests(TESTS_S)
             failure = ", ".join(result["tests"]["failed"])
+        elif item[0] == "profile":
+            result["profile"] = {item[1]: profile(*item[1:], dry_run=dry_run)}
         else:
-            number, mode = item[1], " ".join(item[2:])
-            result["cases"].append(case(item[0], number, mode, dry_run=dry_run))
+            task, number, mode, *words = item
+            result["cases"].append(case(task, number, mode, words, dry_run=dry_run))
             print(" ".join(f"{key}={result['cases'][-1][key]}" for key in COLUMNS), flush=True)
     except UserError as error:  # e.g. a GPU without bf16
         result["skipped"][name] = str(error)
@@ -215,44 +242,34 @@ def _out_of_time(*_: Any) -> None:
 
 
 def plan(tasks: Sequence[str], *, dry_run: bool) -> list[tuple[str, ...]]:
-    """Return the items in the order of what they tell: cases as (task, precision, mode), tests, rates."""
-    first = [name for name in FIRST if name in tasks]
-    others = [name for name in tasks if name not in FIRST]
-    eager, compiled, graphs = MODES
-    if dry_run:
-        return [(name, number, eager) for number in ("bf16", "fp32") for name in [*first, *others]]
+    """Return the items in the order of what they tell; cases are (task, precision, mode, *words)."""
+    ordered = sorted(tasks, key=[*FIRST, *tasks].index)
     half = {name: "fp16" if name in NO_BF16 else "bf16" for name in tasks}
-    items: list[tuple[str, ...]] = [(name, half[name], eager) for name in first]
-    items += [("rates",), *((name, half[name], eager) for name in others), ("tests",)]
-    items += [(name, half[name], compiled) for name in first]
-    items += [
-        (name, "fp16", eager) for name in [*first, *others] if name not in NO_FP16 and half[name] == "bf16"
-    ]
-    items += [(name, "tf32", eager) for name in [*first, *others]]
-    items += [(name, half[name], graphs) for name in [*others, *first] if name not in NO_GRAPHS]
-    items += [(name, half[name], compiled) for name in others]
-    return [*items, *((name, "fp32", eager) for name in [*first, *others])]
+    if dry_run:
+        items = [(name, number, "eager") for number in ("bf16", "fp32") for name in ordered]
+        return [*items, *((name, "fp32", "inductor") for name in ordered if name in ONE_SHAPE)]
+    items: list[tuple[str, ...]] = [(name, half[name], mode) for name, mode in BEGIN if name in tasks]
+    items.append(("tests",))
+    if "gpt" in tasks:
+        items += [("gpt", half["gpt"], *words) for words in TRIES]
+        items.append(("profile", "gpt", half["gpt"], "inductor"))
+    items += [(name, half[name], "eager") for name in ordered] + [("rates",)]
+    items += [(name, half[name], mode) for mode in MODES for name in ordered if name in ONE_SHAPE]
+    items += [(name, half[name], "inductor") for name in ordered]
+    for number in ("fp16", "tf32", "fp32"):
+        items += [(name, number, "eager") for name in ordered if number != "fp16" or name not in NO_FP16]
+    return list(dict.fromkeys(items))
 
 
-def case(name: str, number: str, mode: str, *, dry_run: bool) -> dict[str, Any]:
+def case(name: str, number: str, mode: str, words: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
     """Return what one task does in one precision and mode."""
     device = torch.device("cpu" if dry_run else "cuda")
-    overrides = [f"task={name}", f"task.precision={number}", "goal=none", "division=open"]
-    overrides += ["scale=mini", *TINY.get(name, ())] if dry_run else ["scale=official", "backend=nccl"]
-    config = compose(overrides).task
-    worker = Worker(seed=1, device=device, timer=PhaseTimer(str(device)))
-    with stand_in(name, small=dry_run):
-        setup = registry.build(config, worker)
-        data = setup.load()
-    try:
-        run = loop.Run(setup, worker)
-        if mode != "eager":
-            how = "reduce-overhead" if "graphs" in mode else None
-            run.trainer.model = torch.compile(run.trainer.model, mode=how)  # type: ignore
+    with attention(words), built(name, number, mode, words, dry_run=dry_run) as (config, run, data):
+        setup = run.setup
         batches = chain.from_iterable(setup.steps(data, epoch) for epoch in count())
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        train(run, batches, 0.0 if dry_run else WARM_UP_S)
+        train(run, batches, 0.0 if dry_run else WARM_UP_S, least=1 if dry_run else WARM_UP_STEPS)
         times = train(run, batches, 0.0 if dry_run else MEASURE_S)
         peak = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else None
         rate = times.samples / times.seconds
@@ -265,6 +282,7 @@ def case(name: str, number: str, mode: str, *, dry_run: bool) -> dict[str, Any]:
             "task": name,
             "precision": number,
             "mode": mode,
+            "words": " ".join(words),
             "samples_per_s": rounded(rate),
             "unit": setup.sample_unit,
             "step_ms": rounded(1e3 * times.seconds / times.steps),
@@ -273,22 +291,86 @@ def case(name: str, number: str, mode: str, *, dry_run: bool) -> dict[str, Any]:
             "peak_gb": rounded(peak),
             "reference_per_s": rounded(theirs),
             "ratio": rounded(ours / theirs),
+            "flop_per_byte": rounded(intensity(run, ready[0], flops)) if mode == "eager" and flops else None,
+            "flops_per_sample": flops,
             "phases": {phase: rounded(seconds / times.seconds) for phase, seconds in times.phases.items()},
             "steps": times.steps,
         }
+
+
+@contextmanager
+def built(name: str, number: str, mode: str, words: Sequence[str], *, dry_run: bool) -> Iterator[Any]:
+    """Yield a task's configuration, its run and its data, as `compile=` has them."""
+    device = torch.device("cpu" if dry_run else "cuda")
+    overrides = [f"task={name}", f"task.precision={number}", "goal=none", "division=open"]
+    overrides += ["scale=mini", *TINY.get(name, ())] if dry_run else ["scale=official", "backend=nccl"]
+    config = compose([*overrides, *(word for word in words if word.startswith("task."))]).task
+    worker = Worker(seed=1, device=device, timer=PhaseTimer(str(device)))
+    # A dry run goes the way of a compiled step, and takes no minute for it.
+    worker.compile = None if mode == "eager" else "aot_eager" if dry_run else mode
+    with stand_in(name, small=dry_run):
+        setup = registry.build(config, worker)
+        data = setup.load()
+    try:
+        yield config, loop.Run(setup, worker), data
     finally:
         setup.close()
 
 
-def train(run: loop.Run, batches: Iterator[Any], seconds: float) -> Any:
-    """Train for so long, at least two steps, with all clocks; return the PhaseTimes."""
+def attention(words: Sequence[str]) -> Any:
+    """Return a context in which attention has the kernels that a word names, in both programs."""
+    names = [word.removeprefix("attention=") for word in words if word.startswith("attention=")]
+    return sdpa_kernel(ATTENTION[names[0]]) if names else nullcontext()
+
+
+class Traffic(TorchDispatchMode):
+    """Adds up the bytes that operators read and write, each by itself: no cache, nothing fused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            tensors = [each for each in tree_leaves((args, kwargs, result)) if isinstance(each, torch.Tensor)]
+            self.bytes += sum(each.numel() * each.element_size() for each in tensors)
+        return result
+
+
+def intensity(run: loop.Run, micro_batches: Sequence[Any], flops_per_sample: float) -> float:
+    """Return the model's FLOP for each byte that the operators of an eager step move."""
+    samples = sum(map(run.setup.samples, micro_batches))
+    # In one thread, as an operator of another thread's backward pass would not be seen.
+    with torch.autograd.set_multithreading_enabled(False), Traffic() as traffic:
+        advance(run, [micro_batches])
+    return flops_per_sample * samples / traffic.bytes
+
+
+def profile(name: str, number: str, mode: str, *, dry_run: bool) -> list[dict[str, Any]]:
+    """Return the kernels that take most of a step's time on the device, with their shares."""
+    with built(name, number, mode, (), dry_run=dry_run) as (_, run, data):
+        batches = chain.from_iterable(run.setup.steps(data, epoch) for epoch in count())
+        train(run, batches, 0.0 if dry_run else WARM_UP_S)
+        with torch.profiler.profile() as recorded:
+            train(run, islice(batches, 2), 0.0)
+    kind = "CPU" if dry_run else "CUDA"
+    events = [each for each in recorded.key_averages() if each.device_type.name == kind]
+    took = {each.key: each.self_cpu_time_total if dry_run else each.self_device_time_total for each in events}
+    total = sum(took.values())
+    largest = sorted(took.items(), key=lambda each: -each[1])[:TOP]
+    return [{"kernel": key[:120], "share": rounded(spent / total)} for key, spent in largest]
+
+
+def train(run: loop.Run, batches: Iterator[Any], seconds: float, *, least: int = 2) -> Any:
+    """Train for so long, and so many steps at least, with all clocks; return the PhaseTimes."""
     run.trainer.train()
     run.worker.timer.start()
     begin = time.perf_counter()
     for number, micro_batches in enumerate(batches, start=1):
         run.worker.timer.end_phase("data_wait")
         run.train_step(micro_batches)
-        if number >= 2 and time.perf_counter() - begin > seconds:
+        if number >= least and time.perf_counter() - begin > seconds:
             break
     synchronise(run.worker.device)
     return run.worker.timer.pop()[0]
@@ -326,7 +408,8 @@ def reference_rate(
     precision.on_device(number, device)
     net: Any = reference.model
     if mode != "eager":
-        net = torch.compile(net, mode="reduce-overhead" if "graphs" in mode else None)
+        how = PUBLIC["inductor" if name in NO_PUBLIC_GRAPHS and "graphs" in mode else mode]
+        reference = joint(reference, **({"backend": "aot_eager"} if dry_run else how))
     lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(number)
     context = torch.autocast(device.type, lower, enabled=lower is not None)
     for group in reference.optimizer.param_groups:
@@ -494,7 +577,7 @@ def machine(dry_run: bool) -> dict[str, Any]:
 
 def gpu_tests(seconds: float) -> dict[str, Any]:
     """Run the tests marked `gpu` of the files that can be imported here; name the others, and what failed."""
-    result: dict[str, Any] = {"passed": 0, "failed": [], "not_imported": [], "reason": ""}
+    result: dict[str, Any] = {"passed": 0, "failed": [], "not_imported": [], "reason": "", "alone": {}}
     missing = [name for name in ("pytest", "xdist") if importlib.util.find_spec(name) is None]
     if missing:
         return result | {
@@ -505,27 +588,51 @@ def gpu_tests(seconds: float) -> dict[str, Any]:
     ]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "tests.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "gpu", "-o", "addopts="]
-        command += ["--continue-on-collection-errors", f"--junitxml={report}", *files]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(WHEELS / "unpacked")])}
-        try:
-            done = subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds
-            )
-        except subprocess.TimeoutExpired:
-            return result | {"failed": [f"the tests took more than {seconds:.0f} s"]}
+        code, seconds_left = run_tests([f"--junitxml={report}", *files], seconds, echo=True)
         if not report.exists():
-            return result | {"failed": [f"pytest ended with {done.returncode}: {done.stderr[-500:]}"]}
+            end = f"took more than {seconds:.0f} s" if code is None else f"ended with {code}"
+            return result | {"failed": [f"pytest {end}"]}
         for each in ElementTree.parse(report).iter("testcase"):
-            name = f"{each.get('classname')}.{each.get('name')}"
             problem = next((child for child in each if child.tag in ("error", "failure")), None)
             if problem is None:
                 result["passed"] += each.find("skipped") is None
-            elif "collection failure" in problem.get("message", "") and ABSENT in (problem.text or ""):
+            elif ABSENT in (problem.text or ""):  # of the whole file, or in a test
                 result["not_imported"].append(each.get("name"))
             else:
-                result["failed"].append(name)
+                result["failed"].append(f"{each.get('classname')}.{each.get('name')}")
+                lines = (problem.text or "").splitlines()[-LAST_LINES:]
+                print("\n".join([f"FAILED {result['failed'][-1]}", *lines]), flush=True)
+    # A failure may be what another test has left on the GPU: each by itself, in a process of its own.
+    for name in result["failed"]:
+        if seconds_left > 0:
+            *folders, test = name.split(".")
+            code, seconds_left = run_tests([f"{'/'.join(folders)}.py::{test}"], seconds_left, echo=False)
+            result["alone"][name] = "passes" if code == 0 else "fails"
     return result
+
+
+def run_tests(words: Sequence[str], seconds: float, *, echo: bool) -> tuple[int | None, float]:
+    """Run pytest, one test after the other; return its exit code, None for out of time, and the seconds left.
+
+    - echo: whether to print each line as it comes, so that what was seen is there if the machine goes away.
+    """
+    command = [sys.executable, "-m", "pytest", "-v", "--tb=short", "-n", "0", "-m", "gpu", "-o", "addopts="]
+    command += ["--continue-on-collection-errors", *words]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *LACKING])}
+    begin, code = time.perf_counter(), None
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as running:
+        timer = threading.Timer(seconds, running.kill)
+        timer.start()
+        assert running.stdout is not None
+        for line in running.stdout:
+            if echo and "::" in line:
+                print(line.rstrip(), flush=True)
+        code = running.wait()
+        timer.cancel()
+    left = seconds - (time.perf_counter() - begin)
+    return (None if left <= 0 else code), left
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -537,6 +644,8 @@ def markdown(result: dict[str, Any]) -> str:
     for what in ("skipped", "failed"):
         lines += ["", *(f"- {what}: {name}: {reason}" for name, reason in result[what].items())]
     lines += [f"- no time yet: {name}" for name in result["left"]]
+    for task, kernels in (result.get("profile") or {}).items():
+        lines += [f"- {task}, {100 * each['share']:.3g} % of a step: {each['kernel']}" for each in kernels]
     for key, value in (result.get("rates") or {}).items():
         lines.append(f"- {key}: {value}")
     for key, value in (result.get("tests") or {}).items():
@@ -553,6 +662,8 @@ def release() -> None:
     """Give memory back before the next case, and undo what a task decides for its whole process."""
     torch.compiler.reset()
     torch.backends.cuda.enable_cudnn_sdp(True)  # the Transformer's batches are better off without
+    if torch.cuda.is_available():
+        torch.cuda.set_stream(torch.cuda.default_stream())  # captured steps have one of their own
     torch.backends.cudnn.benchmark = False  # convolutions of one shape are better off with it
     gc.collect()
     if torch.cuda.is_available():

@@ -8,9 +8,12 @@ folder is larger than MOST_BYTES.
 """
 
 import argparse
+import importlib.util
+import os
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +26,8 @@ PACKAGES = (
     *("pillow", "nvidia-ml-py"),
     *("pytest-xdist", "execnet", "hypothesis", "sortedcontainers"),  # of the tests marked gpu
 )
+WHEELS = Path(os.environ.get("MLBENCH_GPU_WHEELS", ROOT / "build/gpu-wheels"))
+NEEDED = ("pydantic", "hydra")  # without which nothing of mlbench starts
 SOURCES = ("antlr4-python3-runtime",)  # of hydra-core; published as a source archive alone
 
 
@@ -30,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     """Fill the folder; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--python", default="3.12", help="of the machine with the GPU (default: 3.12)")
-    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build/gpu-wheels")
+    parser.add_argument("folder", nargs="?", type=Path, default=WHEELS)
     options = parser.parse_args(arguments)
     pip = [sys.executable, "-m", "pip", "--quiet"]
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -46,6 +51,16 @@ def main(arguments: Sequence[str]) -> int:
     size = sum(wheel.stat().st_size for wheel in options.folder.glob("*.whl"))
     print(f"{len([*options.folder.glob('*.whl')])} wheels of {size / 1e6:.1f} MB in {options.folder}")
     return int(size > MOST_BYTES)
+
+
+def unpacked() -> list[str]:
+    """Return the folder with what this Python lacks, extracted; nothing if it lacks nothing."""
+    if all(importlib.util.find_spec(name) for name in NEEDED):
+        return []
+    for wheel in sorted(WHEELS.glob("*.whl")):  # an extension module cannot be imported from an archive
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(WHEELS / "unpacked")
+    return [str(WHEELS / "unpacked")]
 
 
 def pinned(package: str) -> str:

@@ -8,7 +8,7 @@ Two workers of one thread on emulated hosts, which needs what `network=` needs
 from the first access to training data to the end of the validation that met it, as rule R5 says. A round
 runs all strategies at all bandwidths with a seed of its own; their order turns from round to round. Every
 run is a line of --output, and what stands there is not run again. Break-evens are those of
-mlbench/wings/emulation/networks.py.
+mlbench/plugins/emulation/networks.py.
 """
 
 import argparse
@@ -29,9 +29,9 @@ from mlbench import clock
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, interval, median, ratio
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
+from mlbench.plugins.emulation import links, networks
+from mlbench.plugins.emulation.networks import SettingRuns
 from mlbench.tasks import registry
-from mlbench.wings.emulation import links, networks
-from mlbench.wings.emulation.networks import SettingRuns
 
 LOSS = 5.6  # nats a token; the mini goal is 4.0, and an untrained model has 7.6
 STEPS = 336  # of a run at most

@@ -2,7 +2,7 @@
 
     python benchmarks/links.py --rounds 5 100mbit_5ms 1gbit_1ms 7.5gbit
 
-Needs what `network=` needs (docs/measurements/communication.md). Round trip and bandwidth as before every
+Needs what `network=` needs (docs/communication.md). Round trip and bandwidth as before every
 run, then streams of 3 s one way and both ways at once: rates with headers, the longest time in which a
 receiver got nothing, and the CPU time of the process in user space, of one CPU. Lowest and highest of the
 rounds.
@@ -21,8 +21,8 @@ from origin import origin
 from mlbench import clock
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
-from mlbench.wings.emulation.links import Links, emulated
-from mlbench.wings.emulation.packets import TCP_DATA_SHARE
+from mlbench.plugins.emulation.links import Links, emulated
+from mlbench.plugins.emulation.packets import TCP_DATA_SHARE
 
 STREAM_S = 3.0  # s; the kernel's limit of real-time processes acts once a second
 CHUNK = 2**20  # bytes

@@ -53,7 +53,7 @@ def of_torch(backend: str, sizes: list[int], repeats: int) -> dict[int, list[flo
 
     torch.set_num_threads(1)
     if backend == "mpi":
-        from mlbench.wings.mpi.backend import TORCH_NAME as backend
+        from mlbench.plugins.mpi.backend import TORCH_NAME as backend
     dist.init_process_group(backend)
     times = {}
     for size in sizes:

@@ -2,10 +2,12 @@
 
     python benchmarks/planted_delays.py --runs 20                      on this host, by mlbench.measure
     python benchmarks/planted_delays.py --runs 20 --hosts              on two emulated hosts, by task=script
+    python benchmarks/planted_delays.py --runs 20 --without-ddp fsdp2  likewise zero, own
 
 Runs tests/script/scripts/ddp.py for one epoch of 32 steps with two ranks. In half of the runs one rank,
 each in turn, sleeps 200 ms in every backward pass; the others are healthy. The two kinds alternate. Prints
-how many runs named which rank, and by how much.
+how many runs named which rank, and by how much. Without DDP it runs 40 steps of sharded.py beside that
+script, in which the late rank sleeps 60 ms in every forward pass.
 """
 
 import argparse
@@ -22,7 +24,9 @@ from mlbench.record.reader import load
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "tests" / "script" / "scripts" / "ddp.py"
+SHARDED = SCRIPT.with_name("sharded.py")
 DELAY_S = 0.2
+FORWARD_S = 0.06
 WORKERS = 2
 HEALTHY = -1  # the script's word for no late rank
 
@@ -32,21 +36,30 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=20, help="of each kind")
     parser.add_argument("--hosts", action="store_true", help="two emulated hosts, under Ray")
+    parser.add_argument("--without-ddp", choices=("fsdp2", "zero", "own"))
     options = parser.parse_args(arguments)
     print(origin(__file__, arguments) + "\n", flush=True)
     runs: list[tuple[int, Straggler | None]] = []
     for number in range(options.runs):
         for late in (number % WORKERS, HEALTHY):
             with tempfile.TemporaryDirectory() as folder:
-                runs.append((late, measured(late, Path(folder), hosts=options.hosts)))
+                runs.append(
+                    (late, measured(script(late, options.without_ddp), Path(folder), hosts=options.hosts))
+                )
             print(*runs[-1], file=sys.stderr, flush=True)
     print(table(runs))
     return int(any(rank != named(late) for rank, late in runs))
 
 
-def measured(late: int, folder: Path, *, hosts: bool) -> Straggler | None:
+def script(late: int, without_ddp: str | None) -> list[str]:
+    """Return the script and its arguments for a late rank."""
+    if without_ddp:
+        return [str(SHARDED), without_ddp, "40", str(late), str(FORWARD_S)]
+    return [str(SCRIPT), "1", str(late), str(DELAY_S)]
+
+
+def measured(script: list[str], folder: Path, *, hosts: bool) -> Straggler | None:
     """Run the script with a late rank; return the rank that its record names."""
-    script = [str(SCRIPT), "1", str(late), str(DELAY_S)]
     overrides = [f"output_root={folder}", "cluster.exclusive=false"]
     if hosts:
         module = ["mlbench.run", *overrides, "task=script", f"task.path={script[0]}", f"workers={WORKERS}"]

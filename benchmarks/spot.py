@@ -32,13 +32,13 @@ from origin import origin
 
 from mlbench.config.compose import compose
 from mlbench.config.experiment import Experiment
+from mlbench.plugins.prediction import forecast, model
+from mlbench.plugins.prediction.model import Measurements, RunTimings, Spot, Target
 from mlbench.record import format
 from mlbench.record.phases import EXPOSED, PhaseTimes
 from mlbench.tasks import registry
 from mlbench.training.loop import train
 from mlbench.training.worker import State, Worker, control_group
-from mlbench.wings.prediction import forecast, model
-from mlbench.wings.prediction.model import Measurements, RunTimings, Spot, Target
 
 TASK, EPOCHS, WORKERS = "resnet20", 8, 2
 LIFE_S = 30.0  # s from one interruption of a worker to the next, on average
@@ -51,7 +51,7 @@ LIMIT_S = 200.0  # s; a run that takes longer hangs
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print the prediction, the runs and the row of docs/prediction.md."""
+    """Measure and print the prediction, the runs and the row of docs/prediction-model.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument(

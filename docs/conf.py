@@ -16,8 +16,8 @@ sys.path.insert(0, str(ROOT))
 import mlbench  # noqa: E402
 
 project = "mlbench"
-author = "The mlbench developers"
-copyright = "2026, the mlbench developers"
+author = "The mlbench maintainers"
+copyright = "2026, the mlbench maintainers"
 version = release = mlbench.__version__
 root_doc = "docs/index"
 extensions = ["myst_nb", "sphinx.ext.autodoc"]

@@ -6,10 +6,12 @@ from importlib import import_module
 
 import mlbench
 from mlbench.config.errors import suggest
+from mlbench.terminal import streams
 
 COMMANDS = {
     "run": "one run",
-    "measure": "a training command of your own",
+    "measure": "your training command",
+    "duel": "which of two commands is faster",
     "sweep": "a study of many runs",
     "data": "list, prepare and verify data sets",
     "results": "list, compare, plot, export and import finished runs",
@@ -21,12 +23,20 @@ USER_ERROR = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command by its name; return its exit code."""
+    """Run a command by its name, and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    with streams.ignore_broken_pipe():
+        return _run(arguments)
+    return 0  # the reader has left
+
+
+def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print("usage: mlbench COMMAND ...\n")
         print("\n".join(f"  {name:10}{meaning}" for name, meaning in COMMANDS.items()))
-        print("\nmlbench COMMAND --help explains a command; mlbench --completion bash prints tab completion.")
+        print(
+            "\nType mlbench COMMAND --help for a command, and mlbench --completion bash for tab completion."
+        )
         return 0 if arguments else USER_ERROR
     if arguments[0] == "--version":
         print(f"mlbench {mlbench.__version__}")
@@ -42,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _meant(word: str) -> str:
     """Return the end of the sentence about an unknown command: whose sub-command it is, or the nearest."""
     if "=" in word:
-        return f"; write mlbench run {word}"
+        return f". Write mlbench run {word}"
     if word.startswith("-"):
-        return "; options are written after the command"
+        return ". Options follow the command"
     owners = [name for name in ("results", "data", "cluster")
               if word in import_module(f"mlbench.{name}").COMMAND.verbs]  # fmt: skip
     if owners:
@@ -53,7 +63,7 @@ def _meant(word: str) -> str:
 
 
 def _complete(option: str, shell: str = "", line: str = "") -> int:
-    """Print the completion script of a shell, or what such a script asks for."""
+    """Print the completion script of a shell, or the replies that such a script requests."""
     from mlbench.terminal import completion
 
     if shell not in completion.SHELLS:

@@ -1,4 +1,4 @@
-"""What this machine can run and what is missing: `python -m mlbench.doctor`."""
+"""What this machine can run and what is missing: `mlbench doctor`."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 import mlbench
-from mlbench.clusters import node, persistent, reaper
+from mlbench.clusters import node, persistent, reaper, torch_builds
 from mlbench.clusters.checks import Check
 from mlbench.config import plugins
 from mlbench.datasets import arrow
@@ -22,7 +22,7 @@ from mlbench.record import format
 from mlbench.terminal.args import FAILED, JSON, OK, Args, Command, run_command, say
 
 PACKAGE = "mlbench-suite"
-REAP = "python -m mlbench.cluster reap ends and removes them"
+REAP = "mlbench cluster reap ends and removes them"
 COMMAND = Command("doctor", empty=True)
 main = partial(run_command, COMMAND)
 
@@ -38,8 +38,8 @@ def _doctor(args: Args) -> int:
     changed. Exit code 1: something is wrong that every run needs.
 
     examples:
-      python -m mlbench.doctor
-      python -m mlbench.doctor data_root=/data --json
+      mlbench doctor
+      mlbench doctor data_root=/data --json
     """
     results = list(checks(Path(args.settings["data_root"]), args.output_root))
     if args.json:
@@ -54,10 +54,14 @@ def _doctor(args: Args) -> int:
 
 
 def checks(data_root: Path, output_root: Path) -> Iterator[Check]:
-    """Yield what mlbench itself needs, then what the installed packages add."""
+    """Yield the checks of mlbench itself, then those of the installed packages."""
     yield Check("Python", "here", f"{platform.python_version()}, {sys.executable}")
     yield from _packages()
     yield from _torch()
+    if fault := torch_builds.torchvision_fault():
+        yield Check(
+            "torchvision", "absent", *fault
+        )  # Lightning and transformers' Trainer need it, no run does
     yield Check("CPUs", "here", f"{node.usable_cpus()} that this process may use")
     yield _ray()
     yield from _folders(data_root, output_root)
@@ -67,7 +71,7 @@ def checks(data_root: Path, output_root: Path) -> Iterator[Check]:
 
 
 def _packages() -> Iterator[Check]:
-    """Compare the installed versions with those that mlbench's metadata ask for."""
+    """Compare the installed versions with those that mlbench's metadata require."""
     try:
         listed = [Requirement(line) for line in metadata.requires(PACKAGE) or ()]
     except metadata.PackageNotFoundError:
@@ -76,23 +80,27 @@ def _packages() -> Iterator[Check]:
     here, installed = f"{mlbench.__version__}, {Path(__file__).parent}", metadata.version(PACKAGE)
     if installed == mlbench.__version__:
         yield Check("mlbench", "here", here)
-    else:  # its plug-ins, too, are those of that version
-        yield Check("mlbench", "fault", f"{here}; pip knows {installed}", "run pip install -e . again")
-    base = [requirement for requirement in listed if "extra" not in str(requirement.marker)]
+    else:  # its plugins, too, are those of that version
+        yield Check("mlbench", "fault", f"{here} (pip has {installed})", "run pip install -e . again")
+    base = [requirement for requirement in listed if _applies(requirement)]
     wrong = [text for requirement in base if (text := _differs(requirement))]
     way = f"pip install --upgrade {PACKAGE}, or from a checkout -r requirements.txt"
     description = ", ".join(wrong) or f"all {len(base)} as required"
     yield Check("packages", "fault" if wrong else "here", description, way if wrong else "")
-    optional = [(each, each.marker) for each in listed if each.marker and each not in base]
     for extra in metadata.metadata(PACKAGE).get_all("Provides-Extra") or ():
-        own = [requirement for requirement, marker in optional if marker.evaluate({"extra": extra})]
+        own = [each for each in listed if each not in base and _applies(each, extra)]
         lacking = [text for requirement in own if (text := _differs(requirement))]
         if lacking:
             yield Check(f"extra {extra}", "absent", ", ".join(lacking), f"pip install '{PACKAGE}[{extra}]'")
 
 
+def _applies(requirement: Requirement, extra: str = "") -> bool:
+    """Return whether this Python needs a package, for mlbench or for one of its extras."""
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
 def _differs(requirement: Requirement) -> str:
-    """Return what is wrong with a required package; empty where nothing is."""
+    """Return what is wrong with a required package, or an empty text if nothing is."""
     try:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
@@ -112,7 +120,7 @@ def _torch() -> Iterator[Check]:
     yield Check("torch", "here", f"{torch.__version__}, {build}")
     gpus, reason = node.gpus()
     if gpus and not torch.cuda.is_available():
-        way = "the build of torch for its CUDA, from pytorch.org; or a newer driver"
+        way = "the build of torch for its CUDA, from pytorch.org, or a newer driver"
         yield Check("GPUs", "fault", f"{len(gpus)} x {gpus[0].name}, which this torch cannot use", way)
     elif gpus:
         yield Check("GPUs", "here", f"{len(gpus)} x {gpus[0].name}, driver {gpus[0].driver}")
@@ -125,7 +133,7 @@ def _torch() -> Iterator[Check]:
         version = ".".join(map(str, nccl.version())) if torch.cuda.is_available() else "built in"
         yield Check("NCCL", "here", version)
     else:
-        yield Check("NCCL", "absent", "not in this torch", "the build of torch for CUDA; gloo needs nothing")
+        yield Check("NCCL", "absent", "not in this torch", "the build of torch for CUDA (gloo needs none)")
 
 
 def _ray() -> Check:
@@ -151,7 +159,7 @@ def _folders(data_root: Path, output_root: Path) -> Iterator[Check]:
     if names:
         yield Check("data sets", "here", ", ".join(names))
     else:
-        way = "a mini run makes its own; python -m mlbench.data prepare task=NAME scale=official"
+        way = "a mini run prepares its data: mlbench data prepare task=NAME scale=official"
         yield Check("data sets", "absent", f"none in {data_root}", way)
     store = output_root / "mlflow.db"
     yield Check(
@@ -162,7 +170,7 @@ def _folders(data_root: Path, output_root: Path) -> Iterator[Check]:
 def _left() -> Check:
     left = reaper.remains()
     if not left:
-        return Check("killed runs", "here", "have left nothing")
+        return Check("killed runs", "here", "no leftovers found")
     return Check("killed runs", "fault", f"have left {', '.join(left)}", REAP)
 
 

@@ -1,4 +1,4 @@
-"""`python -m mlbench.predict`: a command that an installed package brings (mlbench/config/plugins.py)."""
+"""`mlbench predict`: a command that an installed package brings (mlbench/config/plugins.py)."""
 
 import sys
 from functools import partial

@@ -1,4 +1,4 @@
-"""One run: `python -m mlbench.run task=gnmt workers=8`."""
+"""One run: `mlbench run task=gnmt workers=8`."""
 
 import sys
 from collections.abc import Sequence
@@ -9,12 +9,13 @@ from pathlib import Path
 import yaml
 
 from mlbench import clock
+from mlbench.api import runs
 from mlbench.clusters import connection
-from mlbench.config import compose
+from mlbench.config import compose, resolved
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.contract import new_task
-from mlbench.launch import execute, remote_run, signals, torchrun
+from mlbench.launch import remote_run, signals, torchrun
 from mlbench.terminal import help, show, streams
 from mlbench.terminal.args import (
     BEFORE,
@@ -45,17 +46,18 @@ CLOSING = (
     ),
     (
         "see also",
-        "python -m mlbench.sweep --help (grids of repeated runs), python -m mlbench.predict --help (more "
-        "workers than were measured), python -m mlbench.results --help (finished runs), python -m "
-        "mlbench.data --help (data sets), python -m mlbench.cluster --help (a persistent Ray), python -m "
-        "mlbench.measure --help (a training script of your own), python -m mlbench.doctor --help "
-        "(what this machine can run).",
+        "mlbench sweep --help (grids of repeated runs), mlbench predict --help (more workers than were "
+        "measured), mlbench results --help (finished runs), mlbench data --help (data sets), mlbench cluster "
+        "--help (a persistent Ray), mlbench measure --help (your training script), mlbench duel "
+        "--help (which "
+        "of two commands is faster), mlbench doctor --help (what this machine can run).",
     ),
 )
 SETTINGS = {
-    "detach": ("false", "true: return once the run is submitted to a cluster that takes whole runs"),
-    "attach": ("", "follow the run of this name, which was submitted before; its own words are not repeated"),
-    "retries": ("0", "start a submitted run that lost a spot node anew, as another run, so many times"),
+    "detach": ("false", "true: return after the run is submitted to a cluster"),
+    "attach": ("", "follow the submitted run of this name (do not repeat its arguments)"),
+    "down_after": ("", "run: delete the cluster that `mlbench cluster up` made, after the run"),
+    "retries": ("0", "times that a submitted run which lost a spot node starts again, as another run"),
 }
 
 
@@ -74,7 +76,7 @@ main = partial(run_command, COMMAND)
             "help": "print the resolved configuration, or what a run would create on its cluster, and stop",
         },
         **CONFIG_DIR,
-        **flag("--new", "write the package of a task of your own, task=NAME, into this folder and stop"),
+        **flag("--new", "write the package of a custom task, task=NAME, into this folder and stop"),
     },
 )
 def _run(args: Args) -> int:
@@ -82,19 +84,19 @@ def _run(args: Args) -> int:
     measure where the time goes, and record the run.
 
     examples:
-      python -m mlbench.run
+      mlbench run
           The default task at mini scale on this machine: about a minute.
-      python -m mlbench.run task=logreg workers=8
-          Another task, eight workers. More workers than CPUs are allowed; the
-          result says so.
-      python -m mlbench.run task=gnmt workers=4 --dry-run
-          What it would do, and about how long: nothing is started.
-      python -m mlbench.run task=resnet20 scale=official data_root=/data \
+      mlbench run task=logreg workers=8
+          Another task, eight workers. More workers than CPUs are allowed, and
+          the result reports it.
+      mlbench run task=gnmt workers=4 --dry-run
+          The plan and its duration, without starting a run.
+      mlbench run task=resnet20 scale=official data_root=/data \
           workers=4 hardware=gcp_n1_t4 backend=nccl goal=light cluster=attached
-          The published task on four GPU nodes, to its light goal; run it on a node
+          The published task on four GPU nodes, to its light goal. Run it on a node
           of their Ray cluster.
-      python -m mlbench.run --new task=mine
-          A package with a small complete task, to change into your own.
+      mlbench run --new task=mine
+          A package with a small complete task that you can change.
     """
     command_started = clock.process_start()
     signals.exit_with_parent()
@@ -104,7 +106,8 @@ def _run(args: Args) -> int:
     # torch's import is most of the start-up, so it begins before the experiment is known.
     early = "launcher=torchrun" in args.arguments and not (args.options.cfg or args.options.dry_run)
     with torchrun.agent() if early else nullcontext():
-        experiment = compose.compose(args.arguments)
+        received = resolved.received()
+        experiment, words = received or (compose.compose(args.arguments), args.arguments)
         name, settings = experiment.cluster.name, None
         if remote_run.takes(name):
             settings = remote_run.SubmitSettings.parse(args.settings)
@@ -122,35 +125,26 @@ def _run(args: Args) -> int:
 
             print("\n".join(preview.run(experiment, args.arguments)))
             return OK
-        if settings is not None:
-            record = remote_run.execute(
-                experiment,
-                begun=command_started,
-                overrides=args.arguments,
-                settings=settings,
-                output=show.Terminal(),
-            )
-            if record is None:
-                return OK  # detached
-        else:
-            record = execute.execute(
-                experiment, begun=command_started, overrides=args.arguments, output=show.Terminal()
-            )
+        record = runs.measure(
+            experiment, words, begun=command_started, output=show.Terminal(), submitted=settings
+        )
+        if record is None:
+            return OK  # detached
         failed = dict.fromkeys(("failed", "preempted", "diverged"), FAILED)
         code = ({"interrupted": INTERRUPTED} | failed).get(record.status, OK)
         return FAILED if streams.discarded and code == OK else code
 
 
 def _new(arguments: Sequence[str]) -> int:
-    """Write the package of a new task and say what comes next."""
+    """Write the package of a new task and print the next steps."""
     if len(arguments) != 1 or not arguments[0].startswith("task="):
         raise UserError(f"--new takes task=NAME alone, got: {' '.join(arguments) or 'nothing'}")
     name = arguments[0].removeprefix("task=")
     folder = new_task.write(name, Path.cwd())
-    print(f"{folder.name}/ has the task {name} in {folder.name}/{folder.name}; next:")
+    print(f"{folder.name}/ has the task {name} in {folder.name}/{folder.name}. Next:")
     print(f"  cd {folder.name} && pip install -e .   # found by its entry points from then on")
     print("  pytest                             # what every task has to do")
-    print(f"  python -m mlbench.run task={name}")
+    print(f"  mlbench run task={name}")
     return OK
 
 
@@ -160,7 +154,7 @@ def _manifest(experiment: Experiment, overrides: Sequence[str]) -> str:
     cluster = connection.load(name)
     if not hasattr(cluster, "manifest"):
         hint = f"--cfg manifest shows what {connection.offering('manifest')} would create"
-        raise UserError(f"cluster={name} creates nothing that a manifest could show", hint=hint)
+        raise UserError(f"cluster={name} has no manifest", hint=hint)
     return yaml.safe_dump_all(cluster.manifest(experiment, overrides), sort_keys=False)
 
 

@@ -21,7 +21,7 @@ class BackendsFlow(StudyFlow):
 
     def findings(self) -> list[str]:
         """Join the tables of all runs, draw them, and say where they are."""
-        return stages.join_tables(self.study, "allreduce", files="backends")
+        return stages.load(self.study).join_tables("allreduce", files="backends")
 
 
 if __name__ == "__main__":

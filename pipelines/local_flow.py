@@ -10,11 +10,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 OUTPUT_ROOT = Path(os.environ.get("MLBENCH_OUTPUT_ROOT", "runs")).absolute()
 DATA_ROOT = Path(os.environ.get("MLBENCH_DATA_ROOT", "data")).absolute()
-PLACE = {"output_root": f"output_root={OUTPUT_ROOT}", "data_root": f"data_root={DATA_ROOT}"}
 
 TERMINAL = "MLBENCH_TERMINAL"  # environment variable: the terminal on which a step may show its progress
 SHOW_CURSOR = "\x1b[?25h"  # ECMA-48 private mode 25
@@ -35,6 +35,9 @@ os.environ |= {
     # A step runs this Python, whatever is first in PATH.
     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
 }
+if find_spec("metaflow") is None:
+    print("mlbench: the flows need Metaflow (pip install 'mlbench-suite[pipelines]')", file=sys.stderr)
+    raise SystemExit(2)
 
 
 @contextmanager

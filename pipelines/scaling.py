@@ -17,7 +17,7 @@ class ScalingFlow(StudyFlow):
 
     def findings(self) -> list[str]:
         """Keep the aggregates as an artifact of the flow; the report says what they mean."""
-        self.rows = stages.rows(self.study)
+        self.rows = stages.load(self.study).rows()
         return []
 
 

@@ -17,9 +17,9 @@ import stages
 from metaflow.decorators import step
 from metaflow.flowspec import FlowSpec
 
-from mlbench.config.errors import UserError
-from mlbench.terminal.args import BEFORE, OK, USER_ERROR
+import mlbench
 
+OK, USER_ERROR = 0, 2  # exit codes
 # `resume` would begin at the end.
 UNMEASURED = "a trial was not measured: `run` again, which repeats none that was"
 
@@ -36,7 +36,7 @@ class StudyFlow(FlowSpec):
     @step
     def start(self):
         """Prepare the data sets."""
-        stages.prepare(self.study)
+        stages.load(self.study).prepare()
         self.next(self.sweep)
 
     @step
@@ -82,7 +82,7 @@ def main(flow: type[StudyFlow], **defaults: Any) -> int:
         try:
             if _look(arguments, defaults):
                 return OK
-        except UserError as error:
+        except mlbench.UserError as error:
             print(f"mlbench: {error}", file=sys.stderr)
             return USER_ERROR
     with tempfile.TemporaryDirectory() as folder, local_flow.terminal():
@@ -97,20 +97,20 @@ def main(flow: type[StudyFlow], **defaults: Any) -> int:
 def _look(arguments: list[str], defaults: dict[str, Any]) -> bool:
     """Check what a command asks for; return whether that was all that it asked for."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for option, keywords in BEFORE.items():
-        parser.add_argument(option, **keywords)
+    parser.add_argument("--cfg", choices=("job",))
+    parser.add_argument("--dry-run", action="store_true")
     for name, default in defaults.items():
         parser.add_argument(f"--{name}", default=default)
     try:
         options = vars(parser.parse_known_args(arguments)[0])
     except argparse.ArgumentError as error:
-        raise UserError(str(error)) from error
+        raise mlbench.UserError(str(error)) from error
     looks = {name: options.pop(name) for name in ("cfg", "dry_run")}
-    spec = stages.checked(**options)
+    study = stages.checked(**options)
     if looks["cfg"]:
-        print(*stages.configurations(spec), sep="", end="")
+        print(*study.configurations(), sep="", end="")
     elif looks["dry_run"]:
-        print(*stages.preview(spec), sep="\n")
+        print(*study.preview()[0], sep="\n")
     return bool(looks["cfg"] or looks["dry_run"])
 
 

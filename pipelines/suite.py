@@ -27,7 +27,10 @@ class SuiteFlow(StudyFlow):
 
     def findings(self) -> list[str]:
         """Compare with the baseline."""
-        notes, self.regressions = stages.compare_with_baseline(self.study, self.baseline, limit=self.limit)
+        self.regressions: list[str] = []
+        if not self.baseline:
+            return []
+        notes, self.regressions = stages.load(self.study).compare_with(self.baseline, limit=self.limit)
         return notes
 
     @step

@@ -22,7 +22,7 @@ class TuningFlow(StudyFlow):
 
     def findings(self) -> list[str]:
         """Return the fastest setting for each number of workers."""
-        return stages.fastest(self.study, FIELDS)
+        return stages.load(self.study).fastest(FIELDS)
 
 
 if __name__ == "__main__":

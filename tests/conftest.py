@@ -10,22 +10,30 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+from syrupy.assertion import SnapshotAssertion
 from xdist.scheduler import LoadScopeScheduling
 
+if TYPE_CHECKING:
+    from installed import Place
+
+# A busy machine fails no property.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 os.environ.update(
     DO_NOT_TRACK="1",
     RAY_USAGE_STATS_ENABLED="0",
     RAY_AUTH_MODE="token",
     MLFLOW_DISABLE_TELEMETRY="true",
     MPLBACKEND="Agg",
-    MLBENCH_CALIBRATION_S="0",  # what a node can do is measured in test_package.py alone
+    MLBENCH_CALIBRATION_S="0",  # what a node can do is measured in tests/use/test_first_run.py
     MLBENCH_CONFIG_DIR="",  # nobody's own configuration
 )
 # Commands and workers load the byte code of the first: compiling the package took each 0.2 s of CPU time.
@@ -46,7 +54,7 @@ ROOT = Path(__file__).parent.parent
 QUICK_CPU_S = 6  # 3 s on a quiet CPU; beside a busy one that shares its core it takes up to twice as long
 # Files whose tests share a Ray, and those that take longest besides: they begin, so none is left for the end.
 RAYS = (
-    ("test_sweep.py", "test_run_command.py", "test_script_task.py"),
+    ("test_sweep.py", "test_run_command.py"),
     ("test_faults.py", "test_faulty_tasks.py", "test_sockets.py"),
     ("test_pipelines.py", "test_kuberay_commands.py"),
 )
@@ -57,6 +65,7 @@ ON_HOSTS = (
     "test_traces.py",
     "test_reaper.py",
 )
+ON_PODS = ("test_check_on_pods.py", "test_script_on_pods.py")  # in turn: the played kubelet has one bridge
 LONG = (
     "test_official_steps.py",
     "test_package.py",
@@ -64,17 +73,17 @@ LONG = (
     "test_recorded_values.py",
     "test_contract.py",
     *ON_HOSTS,
+    *ON_PODS,
     "test_attached_run.py",
     "test_slurm_job.py",
     "test_aws.py",
     "test_gke.py",
     "test_mpi.py",
     "test_architecture.py",
-    "test_sync_convergence.py",
     "test_ui.py",
     "test_loop.py",
-    "test_awdlstm.py",
 )
+ON_USERS_RAY = ("test_on_ray.py", "test_studies.py")  # of tests/use: each file has a Ray of its own
 FOLDER = pytest.StashKey[Path]()
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -120,17 +129,30 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         print(f"\nthe tests have left in the temporary directory: {', '.join(left)}", file=sys.stderr)
 
 
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print how many blocks of the documentation the tier of use has typed."""
+    if config.option.markexpr == "use":
+        from doc_pages import counts
+
+        terminalreporter.write_line(counts())
+
+
 def pytest_testnodedown(node: Any, error: object) -> None:
     """Take what one of xdist's processes has left."""
     LEFT.extend(getattr(node, "workeroutput", {}).get("left", ()))
 
 
 class ByFile(LoadScopeScheduling):
-    """Run a file's tests in one process, and those of all files that share a Ray or its address."""
+    """Run a file's tests in one process, and those of all files that share a Ray or its address.
+
+    What users type apart from that is spread over the processes.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0].rpartition("/")[2]
-        return next((files[0] for files in (*RAYS, ON_HOSTS) if file in files), file)
+        folder, _, file = nodeid.partition("::")[0].rpartition("/")
+        if folder.endswith("tests/use") and file not in ON_USERS_RAY:
+            return nodeid
+        return next((files[0] for files in (*RAYS, ON_HOSTS, ON_PODS) if file in files), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -140,15 +162,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import no file without slow tests for `-m slow`; each of the processes would import all."""
-    if collection_path.suffix != ".py" or not str(config.option.markexpr).startswith("slow"):
+    mark = str(config.option.markexpr).partition(" ")[0]
+    if collection_path.suffix != ".py" or mark not in ("slow", "use"):
         return None
-    return True if "slow" not in collection_path.read_text() else None
+    return True if f"mark.{mark}" not in collection_path.read_text() else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest."""
     on_ray = [name for files in RAYS for name in files]
-    first = [*on_ray, *LONG]
+    first = [*ON_USERS_RAY, "test_first_run.py", "test_pages.py", *on_ray, *LONG]
     for item in items:
         name = item.path.name
         if "kept_ray" in getattr(item, "fixturenames", ()):
@@ -158,10 +181,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a GPU or a wing where there is none, before any of its fixtures is made."""
-    for mark in item.iter_markers("wing"):
-        if not (ROOT / "mlbench" / "wings" / mark.args[0]).is_dir():
-            pytest.skip(f"needs mlbench/wings/{mark.args[0]}")
+    """Skip what needs a GPU or a plugin where there is none, before any of its fixtures is made."""
+    for mark in item.iter_markers("plugin"):
+        if not (ROOT / "mlbench" / "plugins" / mark.args[0]).is_dir():
+            pytest.skip(f"needs mlbench/plugins/{mark.args[0]}")
     if item.get_closest_marker("gpu"):
         import torch
 
@@ -179,7 +202,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     begin_s = time.process_time()
     yield
     used_s = time.process_time() - begin_s
-    if used_s > QUICK_CPU_S and not item.get_closest_marker("slow"):
+    # The first test on a GPU loads CUDA's libraries, which alone takes seconds.
+    marks = map(item.get_closest_marker, ("slow", "use", "gpu"))
+    if used_s > QUICK_CPU_S and not any(marks):
         pytest.fail(f"{used_s:.1f} s of CPU time: a test of over 3 s has the mark slow", pytrace=False)
 
 
@@ -200,6 +225,30 @@ def _one_thread() -> None:
     """Small models are slower with more, above all where other processes compute too."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture
+def snapshot(snapshot: SnapshotAssertion, tmp_path: Path) -> SnapshotAssertion:
+    """Compare with the stored text, with TMP for the test's folder and ABOVE for its parent."""
+
+    def without_folder(*, data: Any, path: Any) -> Any:
+        if not isinstance(data, str):
+            return data
+        return data.replace(str(tmp_path), "TMP").replace(str(tmp_path.parent), "ABOVE")
+
+    matcher: Any = without_folder  # syrupy's type is a protocol with a name for each argument
+    return snapshot.with_defaults(matcher=matcher)
+
+
+@pytest.fixture
+def as_stored(snapshot: SnapshotAssertion) -> Callable[[BaseException], bool]:
+    """Return a check of `pytest.raises(..., check=as_stored)`: the error is the stored sentence."""
+
+    def check(error: BaseException) -> bool:
+        assert str(error) == snapshot
+        return True
+
+    return check
 
 
 @pytest.fixture
@@ -270,6 +319,62 @@ def kept_ray(tmp_path_factory: pytest.TempPathFactory, site: Path) -> Iterator[d
     yield environment
     subprocess.run([*command, "stop"], cwd=ROOT, env=environment, check=True)
     await_end(trace)
+
+
+@pytest.fixture(scope="session")
+def installed_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where the environments with this tree's wheel are, shared by xdist's processes."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def installed(installed_root: Path) -> Path:
+    """Return a new environment with this tree's wheel and all libraries of this one."""
+    from installed import shared
+
+    return shared(installed_root)
+
+
+@pytest.fixture(scope="session")
+def user(installed: Path, tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterator["Place"]:
+    """Yield a user's folder for many commands, in a shell that has this tree's wheel.
+
+    At the end the shell's temporary directory has what torch and MLflow leave there, and nothing of mlbench.
+    """
+    from installed import Place, plain_variables
+
+    root = tmp_path_factory.mktemp("user")
+    temporary = Path(tempfile.gettempdir(), "u")  # short, as Ray's sockets lie below it
+    temporary.mkdir()
+    (root / "home").mkdir()
+    (root / "folder").mkdir()
+    (root / "folder" / "data").symlink_to(data_root)
+    variables = plain_variables() | {
+        "HOME": str(root / "home"),
+        "TMPDIR": str(temporary),
+        "MLBENCH_MACHINE_LOCK": os.environ["MLBENCH_MACHINE_LOCK"],  # tests wait for nobody else
+        "MLBENCH_CALIBRATION_S": "0",  # but for test_first_run.py
+    }
+    yield Place(root / "folder", variables).activated(installed)
+    left = [path.name for path in temporary.iterdir()]
+    shutil.rmtree(temporary)
+    theirs = ("torchelastic_", "torchinductor_", "lock", "db_init_lock-")  # MLflow's, once per database
+    assert [name for name in left if not name.startswith(theirs)] == []
+
+
+@pytest.fixture
+def place(user: "Place", tmp_path: Path) -> "Place":
+    """Return an empty folder in the user's shell."""
+    return user.within(tmp_path / "empty")
+
+
+@pytest.fixture(scope="session")
+def users_ray(user: "Place") -> Iterator["Place"]:
+    """Keep one Ray for the user's commands, as `mlbench cluster start` does; yield the user's folder."""
+    user.type("mlbench cluster start")
+    yield user
+    user.type("mlbench cluster stop")
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ KEEPERS = (
     "resource_tracker",
     "forkserver",
     "loky",
-    "mlbench.report.figures",
+    "mlbench.report.drawing_process",
 )  # they live as long as the process that uses them
 
 

@@ -48,6 +48,9 @@ class Event:
         self.clock, self.at = Counter(stream.clock), stream.clock[stream.name]
         self.gpu.log.append("record")
 
+    def query(self) -> bool:
+        return True
+
     def elapsed_time(self, other: "Event") -> float:
         """Return a millisecond a piece of work between the two."""
         return float(other.at - self.at)
@@ -94,6 +97,7 @@ class Gpu(TorchFunctionMode):
         monkeypatch.setattr(torch.cuda, "Stream", self.new_stream)
         monkeypatch.setattr(torch.cuda, "Event", lambda **_: Event(self))
         monkeypatch.setattr(torch.cuda, "stream", self.on)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: self.stream)
         generator = torch.Generator
         monkeypatch.setattr(torch, "Generator", lambda *_: generator())
@@ -172,6 +176,51 @@ class Gpu(TorchFunctionMode):
 
     def _block(self, tensor: torch.Tensor) -> Block | None:
         return self.blocks.get(_key(tensor))
+
+
+class DriftingGpu:
+    """A GPU whose oscillator is `drift` faster than the host's; it passes an event after LATENCY_S.
+
+    - now: the host's clock, of which a look takes LOOK_S. waits: of the host for the GPU.
+    """
+
+    LATENCY_S, LOOK_S = 5e-6, 1e-6
+
+    def __init__(self, drift: float) -> None:
+        self.drift, self.at, self.waits = drift, 1000.0, 0
+
+    def now(self) -> float:
+        self.at += self.LOOK_S
+        return self.at
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        gpu = self
+
+        class Passed:
+            def __init__(self, enable_timing: bool) -> None:
+                self.at = 0.0
+
+            def record(self, stream: object) -> None:
+                self.at = gpu.at + gpu.LATENCY_S
+
+            def query(self) -> bool:
+                return self.at <= gpu.at
+
+            def synchronize(self) -> None:
+                gpu.waits += not self.query()
+                gpu.at = max(gpu.at, self.at)
+
+            def elapsed_time(self, other: "Passed") -> float:
+                return float(torch.tensor(1e3 * (other.at - self.at) * (1 + gpu.drift), dtype=torch.float32))
+
+        def synchronize(device: object = None) -> None:
+            gpu.waits += 1
+
+        monkeypatch.setattr(torch.cuda, "Event", Passed)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda *_, **__: "side")
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: "main")
+        monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 
 def _key(tensor: torch.Tensor) -> int:

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +10,12 @@ import nbformat
 import pytest
 from conftest import ROOT
 
+import mlbench
+
 SOURCES = sorted((ROOT / "mlbench").rglob("*.py"))
 CLOCKS = {"time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "process_time", "now", "utcnow"}
-COMMANDS = {"run", "sweep", "measure", "data", "results", "cluster", "predict", "doctor"}
-# Beside the commands: how each of them ends, those of wings, and answers in a notebook.
+COMMANDS = {"run", "sweep", "measure", "duel", "data", "results", "cluster", "predict", "doctor"}
+# Beside the commands: how each of them ends, those of plugins, and answers in a notebook.
 PRINTING = COMMANDS | {"mlbench", "args", "command", "notebook"}
 
 
@@ -69,7 +70,8 @@ def test_a_clock_is_seen_however_it_is_imported(source: str) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_only_commands_print(path: Path) -> None:
-    command = path.parent.name if path.stem == "__main__" else path.stem
+    is_folder = path.stem == "__main__" or path.parent.name in COMMANDS
+    command = path.parent.name if is_folder else path.stem
     assert command in PRINTING or "print" not in calls(path)
 
 
@@ -84,47 +86,82 @@ def test_imports_only_go_downwards() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-RECORDED = """
-import sys
-from pathlib import Path
-
-def refuse(event, args):
-    if event == "import" and args[0].split(".")[0] in {"altair", "jinja2", "rich", "vl_convert"}:
-        raise ImportError(args[0])
-
-sys.addaudithook(refuse)
-import mlbench
-from mlbench.config import compose
-from mlbench.config.errors import UserError
-from mlbench.launch import execute, remote_run
-from mlbench.record import reader
-from mlbench.tracking import sync
-
-def no_room(*_):
-    raise UserError("no room")
-
-execute.run_workers = no_room
-execute.clusters.connect = no_room
-words = ["task=logreg", f"output_root={sys.argv[1]}", f"data_root={sys.argv[1]}/data", "seed=7"]
-try:
-    execute.execute(compose.compose(words), overrides=words)
-except UserError as error:
-    assert str(error) == "no room", error
-(record,) = Path(sys.argv[1]).glob("*/record.json")
-assert reader.load(record).error == "no room"
-assert sync.uploaded_runs(f"sqlite:///{sys.argv[1]}/mlflow.db") == {record.parent.name}
-print(*(name for name in sys.modules if name.startswith(("mlbench.terminal", "mlbench.report"))))
-"""
+def behind_the_door(source: str) -> list[str]:
+    """Return what of the package a program names that `import mlbench` does not offer."""
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names if alias.name.startswith("mlbench.")]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mlbench."):
+            names.append(node.module or "")
+        elif isinstance(node, ast.ImportFrom) and node.module == "mlbench":
+            names += [alias.name for alias in node.names if alias.name not in mlbench.__all__]
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "mlbench":
+            names += [node.attr] if node.attr not in mlbench.__all__ else []
+    return names
 
 
-@pytest.mark.slow
-def test_a_run_is_recorded_without_what_draws_and_words_it(tmp_path: Path, empty_store: Path) -> None:
-    """MLflow gets it, too; what draws, and templates, cannot be imported in this interpreter."""
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    ended = subprocess.run(
-        [sys.executable, "-c", RECORDED, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+@pytest.mark.parametrize(
+    "path",
+    [*(ROOT / "pipelines").glob("*.py"), *(ROOT / "notebooks").glob("*.ipynb")],
+    ids=lambda path: path.name,
+)
+def test_flows_and_notebooks_use_nothing_but_what_the_package_offers(path: Path) -> None:
+    source = path.read_text()
+    if path.suffix == ".ipynb":
+        cells = nbformat.reads(source, as_version=4).cells
+        source = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    assert behind_the_door(source) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import mlbench.studies.session",
+        "from mlbench.record import study",
+        "from mlbench import record",
+        "import mlbench\nmlbench.config.errors.UserError",
+    ],
+)
+def test_a_name_behind_the_door_is_found(source: str) -> None:
+    assert behind_the_door(source)
+    assert not behind_the_door(
+        "import mlbench\nfrom mlbench import UserError\nmlbench.load_study('a').measure()"
     )
-    assert (ended.returncode, ended.stdout.split()) == (0, []), ended.stderr
+
+
+def shadowed(package: Path) -> list[str]:
+    """Return the names that the `__init__` of a package binds to something else than its submodule.
+
+    The import of the submodule replaces such a name, whenever that is.
+    """
+    dotted = ".".join(package.relative_to(ROOT).parts)
+    submodules = {path.stem for path in package.glob("*.py")} | {
+        path.parent.name for path in package.glob("*/*.py")
+    }
+    bound: set[str] = set()
+    for source in filter(Path.exists, (package / "__init__.py", package / "__init__.pyi")):
+        for node in ast.parse(source.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and node.module == dotted:
+                bound |= {alias.asname for alias in node.names if alias.asname not in (None, alias.name)}
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                bound |= {alias.asname or alias.name for alias in node.names}
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+                bound.add(node.name)
+            else:
+                names = (name for name in ast.walk(node) if isinstance(name, ast.Name))
+                bound |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
+    return sorted(bound & submodules)
+
+
+PACKAGES = [path.parent for path in SOURCES if path.name == "__init__.py"]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_package_binds_no_name_of_a_submodule(package: Path) -> None:
+    """`data` of another package in a task with a module `data`: its second check ended in AttributeError."""
+    called = ["measure", "predict", "run", "sweep"]
+    assert shadowed(package) == (called if package == ROOT / "mlbench" else [])
 
 
 def test_lint_and_format() -> None:
@@ -190,10 +227,13 @@ def test_types() -> None:
     tool("basedpyright")
 
 
+REQUIREMENTS = ("requirements.txt", "requirements-dev.txt")
+
+
 @pytest.mark.slow
 def test_every_direct_dependency_is_imported_and_pinned() -> None:
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
-    wanted = [line for line in lines if line and not line.startswith(("#", "-e"))]
+    lines = [line for name in REQUIREMENTS for line in (ROOT / name).read_text().splitlines()]
+    wanted = [line for line in lines if line and not line.startswith(("#", "-e", "-r"))]
     assert all("==" in line and "#" in line for line in wanted)
     names = {line.split("==")[0].split("[")[0] for line in wanted}
     imported = set()
@@ -216,7 +256,7 @@ def test_every_direct_dependency_is_imported_and_pinned() -> None:
     modules = {"hydra-core": "hydra", "scikit-learn": "sklearn", "nvidia-ml-py": "pynvml"}
     modules |= {"PyYAML": "yaml", "pillow": "PIL", "Jinja2": "jinja2", "pytest-xdist": "xdist"}
     modules |= {"vl-convert-python": "vl_convert", "mlperf-logging": "mlperf_logging"}
-    modules |= {"common-expression-language": "cel"}
+    modules |= {"common-expression-language": "cel", "backports.tarfile": "backports"}
     tools = {
         "ruff",
         "zizmor",

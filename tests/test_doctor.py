@@ -1,4 +1,4 @@
-"""`python -m mlbench.doctor`: what it says of this machine, and what it says is wrong."""
+"""`mlbench doctor`: what it says of this machine, and what it says is wrong."""
 
 import json
 import os
@@ -38,9 +38,9 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_checkout_that_is_newer_than_its_installation_is_a_fault(monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr(mlbench, "__version__", "99.0")
     check = rows(capsys, code=1)["mlbench"]
-    assert check["state"] == "fault" and check["way"] == "run pip install -e . again"
+    assert check["state"] == "fault" and "pip install -e ." in check["way"]
     assert check["detail"].startswith("99.0, ")
-    assert check["detail"].endswith(f"; pip knows {metadata.version(doctor.PACKAGE)}")
+    assert check["detail"].endswith(f"(pip has {metadata.version(doctor.PACKAGE)})")
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -64,23 +64,14 @@ def test_what_is_absent_comes_with_the_way_to_get_it(tmp_path: Path, monkeypatch
     assert doctor.main([]) == 0  # no run on this machine needs what is absent
     lines = capsys.readouterr().out.splitlines()
     absent = [line for line in lines if line.startswith("- ")]
-    assert any("data sets" in line and "python -m mlbench.data prepare" in line for line in absent)
+    assert any("data sets" in line and "mlbench data prepare" in line for line in absent)
     assert all(line.endswith(")") for line in absent)
     assert all(len(line) < 200 for line in lines)
 
 
-@pytest.mark.usefixtures("nothing_left")
-@pytest.mark.wing("kuberay")
-def test_a_package_adds_its_programs(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert rows(capsys)["kubectl"]["state"] == "absent"
-    (tmp_path / "kubectl").write_text("#!/bin/sh\n")
-    (tmp_path / "kubectl").chmod(0o755)
-    assert rows(capsys)["kubectl"]["detail"] == str(tmp_path / "kubectl")
-
-
 def test_versions_that_do_not_fit_are_a_fault(monkeypatch: Any, capsys: Any) -> None:
     requirements = ["torch>=99", "ray", "no_such_package>=1", "numpy", "also_absent; extra == 'more'"]
+    requirements += ["for_another_python; python_version < '3'"]
     monkeypatch.setattr(metadata, "requires", lambda _: requirements)
     checks = rows(capsys, code=1)
     wrong = f"torch is {metadata.version('torch')}, not >=99, no_such_package is not installed"
@@ -113,7 +104,7 @@ def test_what_killed_runs_have_left_is_named_and_not_touched(
 ) -> None:
     name, process = orphan
     row = rows(capsys, code=1)["killed runs"]
-    assert name in row["detail"] and "mlbench.cluster reap" in row["way"]
+    assert name in row["detail"] and "mlbench cluster reap" in row["way"]
     assert process.is_running()
 
 

@@ -14,29 +14,22 @@ from conftest import ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-YAML = sorted([*(ROOT / "conf").glob("**/*.yaml"), *ROOT.glob("mlbench/wings/**/*.yaml")])
+YAML = sorted([*(ROOT / "conf").glob("**/*.yaml"), *ROOT.glob("mlbench/plugins/**/*.yaml")])
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md"), *ROOT.glob("mlbench/**/README.md")])
 
 
-def of_a_removed_wing(path: str) -> bool:
-    """Return whether a path lies in a folder of mlbench/wings that is not there (tests/test_wings.py)."""
+def of_a_removed_plugin(path: str) -> bool:
+    """Return whether a path lies in a folder of mlbench/plugins that is deleted (test_shipped_plugins.py)."""
     parts = Path(path).parts
-    return parts[:2] == ("mlbench", "wings") and not ROOT.joinpath(*parts[:3]).exists()
+    return parts[:2] == ("mlbench", "plugins") and not ROOT.joinpath(*parts[:3]).exists()
 
 
 def test_contributing_names_files_that_exist() -> None:
     table = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where")[2].partition("##")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ") and "`" in line]
     assert len(rows) >= 20
-    named = [path for row in rows for path in re.findall(r"`([^`]+)`", row) if not of_a_removed_wing(path)]
+    named = [path for row in rows for path in re.findall(r"`([^`]+)`", row) if not of_a_removed_plugin(path)]
     assert [path for path in named if not (ROOT / path).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_between_pages_lead_to_files(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())
-    # The site has no page of a folder.
-    assert [link for link in links if not (page.parent / link).is_file()] == []
 
 
 README = ROOT / "README.md"
@@ -45,7 +38,7 @@ PRICED = date(2026, 11, 25)  # the day of the README's answers: older prices are
 
 def test_the_readme_is_short_and_begins_with_a_picture() -> None:
     lines = README.read_text().splitlines()
-    assert len(lines) <= 120
+    assert len(lines) <= 110
     first = next(number for number, line in enumerate(lines) if line.startswith(("```", "![")))
     assert lines[first].startswith("![") and first < 8  # lines: title, sentence, picture
 
@@ -70,12 +63,12 @@ def test_the_readme_s_sweep_is_the_sample_s_and_so_is_its_answer(capsys: Any) ->
     from mlbench.record import study
 
     sample = ROOT / "notebooks" / "sample"
-    command, shown = answer("python -m mlbench.sweep ")
+    command, shown = answer("mlbench sweep ")
     name = shlex.split(command)[-1].removeprefix("study=")
     plan = study.load(study.folder(sample, name))
     assert plan is not None and name == plan.name
     overrides = {*plan.invocations[0].overrides, f"repeats={plan.invocations[0].repeats}"}
-    assert {*shlex.split(command)[3:]} == overrides
+    assert {*shlex.split(command)[2:]} == overrides
     assert results.main(["show", f"study:{name}", f"output_root={sample}"]) == 0
     assert len(shown) >= 2 and unprinted(shown, capsys.readouterr().out) == []
 
@@ -83,7 +76,7 @@ def test_the_readme_s_sweep_is_the_sample_s_and_so_is_its_answer(capsys: Any) ->
 def test_the_readme_s_prediction_is_what_its_command_prints(
     capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = pytest.importorskip("mlbench.wings.prediction.command")
+    command = pytest.importorskip("mlbench.plugins.prediction.command")
     from mlbench import predict
     from mlbench.config import compose
 
@@ -93,28 +86,32 @@ def test_the_readme_s_prediction_is_what_its_command_prints(
             return PRICED
 
     monkeypatch.setattr(command, "date", Today)
-    whole, shown = answer("python -m mlbench.predict ")
+    whole, shown = answer("mlbench predict ")
     first_words = {line.split()[0] for line in shown}
     named = sorted(first_words & {*compose.choices("hardware")})  # all profiles take 13 s
     monkeypatch.setattr(command.forecast.compose, "choices", lambda group: named)
-    assert predict.main(shlex.split(whole)[3:]) == 0
+    assert predict.main(shlex.split(whole)[2:]) == 0
     assert len(named) == 2 and len(shown) >= 4 and unprinted(shown, capsys.readouterr().out) == []
-
-
-def test_the_readme_s_script_is_there() -> None:
-    whole, _ = answer("python -m mlbench.measure ")
-    scripts = [word for word in shlex.split(whole) if word.endswith(".py")]
-    assert scripts and all((ROOT / script).is_file() for script in scripts)
 
 
 def test_the_readme_s_picture_is_drawn_from_the_tables_of_today() -> None:
     """The values of every mark, as a reader's screen reader has them; else run tools/readme_picture.py."""
-    pytest.importorskip("mlbench.wings.prediction.command")
+    pytest.importorskip("mlbench.plugins.prediction.command")
     from tools import readme_picture
 
     labels = re.compile(r'aria-label="([^"]*: [^"]*)"')
     stored = labels.findall(readme_picture.PICTURE.read_text())
     assert len(stored) > 20 and stored == labels.findall(readme_picture.svg())
+
+
+def test_the_diagrams_of_the_concepts_are_those_of_their_script() -> None:
+    """Else run tools/concept_diagrams.py."""
+    from tools import concept_diagrams
+
+    drawn = {"concept-run.svg": concept_diagrams.run(), "concept-step.svg": concept_diagrams.step()}
+    assert {name: (concept_diagrams.IMAGES / name).read_text() for name in drawn} == drawn
+    page = (ROOT / "docs" / "concepts.md").read_text()
+    assert all(f"(images/{name})" in page for name in drawn)
 
 
 EXTERNAL = re.compile(r"https?://[^\s<>\"'`|\\)\]]+")
@@ -142,18 +139,24 @@ def test_every_page_is_on_the_map() -> None:
 
 
 def test_a_folder_s_readme_is_short() -> None:
-    folders = (ROOT / "conf", *ROOT.glob("mlbench/*"), *ROOT.glob("mlbench/wings/*"))
+    folders = (ROOT / "conf", *ROOT.glob("mlbench/*"), *ROOT.glob("mlbench/plugins/*"))
     pages = [path for folder in folders if (path := folder / "README.md").exists()]
     assert [page for page in pages if len(list(filter(None, page.read_text().splitlines()))) > 12] == []
 
 
 def test_the_package_s_dependencies_are_pinned_in_requirements() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, groups = pyproject["project"], pyproject["dependency-groups"]
+    lines = [
+        line
+        for name in ("requirements.txt", "requirements-dev.txt")
+        for line in (ROOT / name).read_text().splitlines()
+    ]
     pins = [Requirement(line.partition("#")[0].strip()) for line in lines if line and line[0] not in "#-"]
     versions = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
-    wanted = [Requirement(line) for group in (project["dependencies"], *extras.values()) for line in group]
+    listed = [project["dependencies"], *project["optional-dependencies"].values(), *groups.values()]
+    wanted = [Requirement(line) for group in listed for line in group if isinstance(line, str)]
+    wanted = [requirement for requirement in wanted if requirement.name != project["name"]]  # its extras
     assert {canonicalize_name(requirement.name) for requirement in wanted} == versions.keys()
     assert [
         str(requirement)

@@ -1,20 +1,23 @@
-"""What `python -m mlbench.results` prints, on folders that runs left."""
+"""What `mlbench results` prints, on folders that runs left."""
 
 import csv
 import io
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sample
 from driven import EPOCH_S, Run
+from syrupy.assertion import SnapshotAssertion
 
 import mlbench
 from mlbench import results
@@ -22,6 +25,7 @@ from mlbench.config.errors import UserError
 from mlbench.config.store_uri import default_store
 from mlbench.record import events, reader, run_folders, study
 from mlbench.record.build_record import build_record
+from mlbench.results import store
 from mlbench.terminal import run_table
 from mlbench.tracking.client import open_client
 
@@ -43,16 +47,13 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_list_is_a_table_of_one_line_a_run(root: Path, capsys: Any) -> None:
+def test_list_is_a_table_of_one_line_a_run_and_json_for_scripts(root: Path, capsys: Any) -> None:
     assert results.main(["list", f"output_root={root}"]) == 0
     heading, first, second = capsys.readouterr().out.splitlines()
     assert heading.split()[:4] == ["run", "started", "at", "task"]
     assert first.split()[0] == "2026-a-1" and " logreg " in first and "goal_reached" in first
     assert second.split()[0] == "2026-b-2" and " logreg " in second and "goal_not_reached" in second
     assert first.index("goal_reached") == heading.index("status")
-
-
-def test_list_as_json_is_for_scripts(root: Path, capsys: Any) -> None:
     assert results.main(["list", f"output_root={root}", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)
     assert (first["run"], first["time_to_accuracy"], first["best"]) == ("2026-a-1", 4.0, 90.0)
@@ -76,39 +77,10 @@ def test_list_marks_a_run_whose_log_contradicts_itself(root: Path, capsys: Any) 
     assert marked["status"] == "goal_reached" and marked["contradictions"] and clean["contradictions"] == []
 
 
-def test_a_log_without_the_value_of_its_configuration_is_told(root: Path, capsys: Any) -> None:
-    log = root / "2026-a-1" / events.NAME
-    log.write_text('{"key": "run_configuration"}\n')
-    assert results.main(["verify", f"output_root={root}"]) == 1
-    assert "2026-a-1: different: the event log is damaged" in capsys.readouterr().out
-
-
-def test_an_answer_says_that_its_log_of_attempts_is_lost(tmp_path: Path, capsys: Any) -> None:
-    root = sample.copy(tmp_path / "there")
-    log = study.folder(root, sample.STUDY) / study.LOG
-    lost = "study two-cores: its log trials.jsonl has no attempt at 12 of 12 planned runs"
-    for gone in (False, True):
-        if gone:
-            log.unlink()
-        results.main(["show", f"study:{sample.STUDY}", f"output_root={root}"])
-        assert (lost in capsys.readouterr().err) == gone
-
-
-def test_a_damaged_record_is_named_and_the_others_listed(root: Path, capsys: Any) -> None:
-    broken = root / "2026-a-1" / "record.json"
-    broken.write_text(broken.read_text()[:100])
-    assert results.main(["list", f"output_root={root}"]) == 0
-    shown = capsys.readouterr()
-    assert str(broken) in shown.err
-    assert len(shown.out.splitlines()) == 2
-
-
 @pytest.mark.parametrize(
     ("command", "lacks"),
     [
         ("results show study:two-cores", True),
-        ("results show study:two-cores --csv", True),
-        ("results show study:two-cores --json", True),
         ("results rcp study:two-cores to={tmp}/rcps", True),
         ("predict two-cores task=logreg", True),
         ("results site {tmp}/there to={tmp}/site", False),  # its words are no study
@@ -125,25 +97,9 @@ def test_an_answer_says_which_records_it_lacks(
     main = import_module(f"mlbench.{name}").main
     main([*arguments, f"output_root={root}"])
     said = capsys.readouterr().err.splitlines()
-    way = f"python -m mlbench.results sync output_root={root} makes it again"
+    way = f"mlbench results sync output_root={root} makes it again"
     assert any(line.startswith(f"{broken} is damaged ({way}") for line in said)
-    assert ("study two-cores: 1 of 12 planned runs have no record that can be used" in said) == lacks
-
-
-def test_a_reader_of_the_table_may_leave_early(root: Path) -> None:
-    command = [sys.executable, "-m", "mlbench.results", "list", f"output_root={root}"]
-    read, write = os.pipe()
-    os.close(read)
-    with os.fdopen(write, "wb") as nobody_listens:
-        ended = subprocess.run(command, stdout=nobody_listens, stderr=subprocess.PIPE, cwd=REPOSITORY)
-    assert (ended.returncode, ended.stderr) == (0, b"")
-
-
-def test_list_of_nothing_says_so(tmp_path: Path, capsys: Any) -> None:
-    assert results.main(["list", f"output_root={tmp_path}"]) == 0
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.endswith(f"{tmp_path} (python -m mlbench.run output_root={tmp_path} makes one)\n")
+    assert any("1 of 12 planned runs" in line for line in said) == lacks
 
 
 def test_list_names_the_runs_that_have_no_record(root: Path, capsys: Any) -> None:
@@ -151,7 +107,7 @@ def test_list_names_the_runs_that_have_no_record(root: Path, capsys: Any) -> Non
     assert results.main(["list", f"output_root={root}"]) == 0
     shown = capsys.readouterr()
     assert run.folder.name not in shown.out
-    assert shown.err.startswith(f"in progress or killed: {run.folder.name} (python -m mlbench.results sync ")
+    assert f": {run.folder.name} (mlbench results sync " in shown.err
 
 
 def test_show_takes_the_folder_of_a_run_as_the_tab_key_completes_it(root: Path, capsys: Any) -> None:
@@ -161,56 +117,6 @@ def test_show_takes_the_folder_of_a_run_as_the_tab_key_completes_it(root: Path, 
         assert json.loads(capsys.readouterr().out)["run_id"] == name
         assert results.main(["list", word, f"output_root={root}", "--json"]) == 0
         assert [row["run"] for row in json.loads(capsys.readouterr().out)] == [name]
-
-
-def test_a_seed_is_shown_as_it_is_written_on_the_command_line(tmp_path: Path, capsys: Any) -> None:
-    run = Run(tmp_path, name="2026-seed", seed=1350092275)
-    run.validate(90.0)
-    run.end("goal_reached")
-    assert results.main(["show", "last", "--full", f"output_root={tmp_path}"]) == 0
-    assert "seed=1350092275" in capsys.readouterr().out
-
-
-def test_show_takes_any_part_of_a_name_that_no_other_has(root: Path, capsys: Any) -> None:
-    assert results.main(["show", "a-1", f"output_root={root}", "--full"]) == 0
-    shown = capsys.readouterr().out
-    assert "GOAL REACHED" in shown and str(root / "2026-a-1") in shown
-    assert results.main(["show", "2026-b-2", f"output_root={root}", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["run_id"] == "2026-b-2"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["show", "nothing"], "is called 'nothing'"),
-        (["show", "2026"], "'2026' is a part of 2 runs' names"),
-        (["show"], "show takes one RUN, got: nothing"),
-        (["sync", "here"], "sync takes no further word, got: here"),
-        (["list", "root=x"], "root is unknown"),
-        (["list", "worker=2"], "worker is unknown: did you mean workers?"),
-        (["list", "tracking_uri=x"], "tracking_uri is unknown"),
-        (["list", "--yes"], "--yes is not an option of results list"),
-        (["list", "--fast"], "--fast is not an option of results list"),
-        (["lists"], "'lists' is not a sub-command of results: did you mean list?"),
-        (["compare", "workers=2"], "compare takes A and B"),
-        (["compare", "a-1", "b-2", "c-3"], "got a third: c-3"),
-        (["compare", "a-1", "none"], "B: no finished run in "),
-        (["compare", "a-1", "b-2", "--fail-if-slower", "5"], "takes a percentage such as 5%, got: 5"),
-        (["compare", "a-1", "b-2", "--fail-if-slower="], "takes a percentage such as 5%, got: nothing"),
-        (["compare", "a-1", "study:none"], "there is no study 'none'"),
-        (["export"], "name the runs"),
-        (["export", "none"], "matches none"),
-        (["export", "2026", "to=one.zip"], "to=one.zip is one file for 2 runs"),
-        (["import"], "import takes zip files or folders"),
-        (["import", "/nowhere.zip"], "there is no file or folder /nowhere.zip"),
-        (["delete"], "name the runs"),
-    ],
-)
-def test_mistakes_are_sentences_with_exit_code_2(
-    root: Path, capsys: Any, arguments: list[str], message: str
-) -> None:
-    assert results.main([*arguments, f"output_root={root}"]) == 2
-    assert message in capsys.readouterr().err
 
 
 def timed(root: Path, overrides: list[str], times: Sequence[float | None], *, first_seed: int = 10) -> None:
@@ -225,7 +131,7 @@ def timed(root: Path, overrides: list[str], times: Sequence[float | None], *, fi
 FAST, SLOW = [10.0, 10.2, 9.9, 10.1], [12.0, 12.3, 11.9, 12.1]  # s
 
 
-def test_list_selects(root: Path, capsys: Any) -> None:
+def test_list_selects(root: Path, capsys: Any, snapshot: SnapshotAssertion) -> None:
     timed(root, ["workers=3"], [10.0])
     timed(root, ["workers=4", "task=resnet20"], [10.0])
 
@@ -241,7 +147,7 @@ def test_list_selects(root: Path, capsys: Any) -> None:
     assert names("workers=3,5", "task=logreg,resnt20") == ["run-workers3-a"]
     assert results.main(["list", "workers=3,5", "task=logreg,resnt20", f"output_root={root}"]) == 0
     said = capsys.readouterr().err.splitlines()
-    assert said == ["no finished run has workers=5", "no finished run has task=resnt20"]
+    assert said == snapshot
     assert results.main(["list", "source=mlbench-published", f"output_root={root}"]) == 2
     assert names("eligible=false") == names("eligible=False") == names()
     assert results.main(["list", "eligible=true", f"output_root={root}"]) == 2
@@ -258,13 +164,13 @@ def test_compare_is_a_table_with_a_verdict(root: Path, capsys: Any) -> None:
     arguments = ["compare", "workers=1", "workers=3", "task=logreg", f"output_root={root}"]
     assert results.main(arguments) == 0
     shown = capsys.readouterr().out
-    assert "differs: workers 1 -> 3" in shown and "verdict: B is slower (time to accuracy)" in shown
+    assert "differs: workers 1 -> 3" in shown and "B is slower" in shown
     line = next(line for line in shown.splitlines() if line.startswith("time to accuracy"))
     assert line.split()[-1] == "independent" and "1.199" in line
     assert results.main([*arguments, "--fail-if-slower", "5%"]) == 1
-    assert "B slower by more than 5 %: yes" in capsys.readouterr().out
+    assert "than 5 %: yes" in capsys.readouterr().out
     assert results.main([*arguments, "--fail-if-slower=25%"]) == 0
-    assert "B slower by more than 25 %: not shown" in capsys.readouterr().out
+    assert "than 25 %: not shown" in capsys.readouterr().out
     assert results.main([*arguments[:1], *arguments[2:0:-1], *arguments[3:], "--fail-if-slower", "5%"]) == 0
     assert "verdict: B is faster" in capsys.readouterr().out
 
@@ -297,7 +203,9 @@ def test_compare_as_json_has_no_infinite_number(root: Path, capsys: Any) -> None
     assert pair["differs"] == [{"field": "workers", "a": 1, "b": 3}] and len(pair["b"]["runs"]) == 4
 
 
-def test_one_run_on_each_side_has_no_verdict_and_an_exit_code_of_its_own(root: Path, capsys: Any) -> None:
+def test_one_run_on_each_side_has_no_verdict_and_an_exit_code_of_its_own(
+    root: Path, capsys: Any, snapshot: SnapshotAssertion
+) -> None:
     timed(root, ["workers=1"], [1.0])
     timed(root, ["workers=3"], [9.0])
     arguments = ["compare", "workers=1", "workers=3", f"output_root={root}"]
@@ -305,15 +213,16 @@ def test_one_run_on_each_side_has_no_verdict_and_an_exit_code_of_its_own(root: P
     capsys.readouterr()
     assert results.main([*arguments, "--fail-if-slower", "5%"]) == 3
     verdict, gate, *_ = capsys.readouterr().out.splitlines()
-    assert verdict == "verdict: no verdict: one run per side: no difference can be shown, run at least 3"
-    assert gate == "B slower by more than 5 %: no verdict"
+    assert (verdict, gate) == snapshot
     timed(root, ["workers=1", "hardware.threads_per_worker=2"], FAST, first_seed=50)
     timed(root, ["workers=3", "hardware.threads_per_worker=2"], SLOW, first_seed=60)
     assert results.main([*arguments, "--fail-if-slower", "5%"]) == 1, "slower in one pair counts first"
     capsys.readouterr()
 
 
-def test_runs_that_were_all_disturbed_fail_no_gate_until_they_are_asked_for(root: Path, capsys: Any) -> None:
+def test_runs_that_were_all_disturbed_fail_no_gate_until_they_are_asked_for(
+    root: Path, capsys: Any, snapshot: SnapshotAssertion
+) -> None:
     for word, times, first in (("workers=1", FAST, 10), ("workers=3", SLOW, 30)):
         timed(root, [word], times, first_seed=first)
         for number, path in enumerate(sorted(root.glob(f"run-{word.replace('=', '')}-*/record.json"))):
@@ -323,20 +232,10 @@ def test_runs_that_were_all_disturbed_fail_no_gate_until_they_are_asked_for(root
     arguments = ["compare", "workers=1", "workers=3", "task=logreg", f"output_root={root}"]
     assert results.main([*arguments, "--fail-if-slower", "5%"]) == 3
     shown = capsys.readouterr().out
-    assert shown.startswith("verdict: no verdict: all 8 runs disturbed (--with-disturbed counts them)\n")
+    assert shown.splitlines()[0] == snapshot
     assert sum(line.startswith("note:") for line in shown.splitlines()) == 1
     assert results.main([*arguments, "--fail-if-slower", "5%", "--with-disturbed"]) == 1
-    assert "B is slower (time to accuracy); 8 disturbed runs counted" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_plot_makes_the_report_of_a_selection(root: Path, tmp_path: Path, capsys: Any) -> None:
-    timed(root, ["workers=1"], FAST[:2])
-    folder = tmp_path / "figures"
-    assert results.main(["plot", "workers=1", f"to={folder}", f"output_root={root}"]) == 0
-    named = {Path(line).name for line in capsys.readouterr().out.splitlines()}
-    assert {"report.html", "summary.csv", "time_to_accuracy.png"} <= named
-    assert named <= {path.name for path in folder.iterdir()}
+    assert "8 disturbed runs" in capsys.readouterr().out
 
 
 def mlflow_runs(root: Path) -> list[str]:
@@ -350,13 +249,19 @@ def mlflow_runs(root: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_delete_takes_the_folder_and_the_mlflow_run(root: Path, capsys: Any) -> None:
-    assert results.main(["sync", f"output_root={root}"]) == 0
+def test_a_run_is_shown_by_its_id_in_mlflow_and_deleted_there_too(root: Path, capsys: Any) -> None:
+    where = f"output_root={root}"
+    assert results.main(["sync", where]) == 0
     assert mlflow_runs(root) == ["2026-a-1", "2026-b-2"]
-    assert results.main(["delete", "a-1", f"output_root={root}", "--yes"]) == 0
-    assert "2026-a-1: deleted" in capsys.readouterr().out
+    client = open_client(default_store(root), artifacts=None)
+    run = client and client.find("2026-a-1")
+    assert run is not None
+    capsys.readouterr()
+    assert results.main(["show", run.info.run_id, where, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run_id"] == "2026-a-1"
+    assert results.main(["delete", "a-1", where, "--yes"]) == 0
     assert mlflow_runs(root) == ["2026-b-2"] and not (root / "2026-a-1").exists()
-    assert results.main(["sync", f"output_root={root}"]) == 0
+    assert results.main(["sync", where]) == 0
     assert mlflow_runs(root) == ["2026-b-2"]
 
 
@@ -371,7 +276,7 @@ def test_delete_asks_first(root: Path, capsys: Any, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     assert results.main(arguments) == 0
     shown = capsys.readouterr()
-    assert "nothing was deleted" in shown.out and "2026-a-1" in shown.err
+    assert "2026-a-1" in shown.err
     assert (root / "2026-a-1").is_dir()
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     assert results.main(arguments) == 0
@@ -386,7 +291,7 @@ def test_a_run_in_progress_is_not_deleted(root: Path, capsys: Any) -> None:
         assert driver.stdout is not None and driver.stdout.readline() == b"held\n"
         try:
             assert results.main(["delete", "a-1", f"output_root={root}", "--yes"]) == 2
-            assert "2026-a-1 is still going on" in capsys.readouterr().err
+            assert "2026-a-1 is still" in capsys.readouterr().err
             assert (root / "2026-a-1" / "record.json").exists()
         finally:
             driver.kill()
@@ -414,45 +319,21 @@ def test_a_record_that_names_another_folder_deletes_nothing(root: Path, capsys: 
     record.model_copy(update={"run_id": "../precious"}).save(root / "2026-a-1")
     (root.parent / "precious").mkdir(exist_ok=True)
     assert results.main(["delete", "precious", f"output_root={root}", "--yes"]) == 2
-    assert "is the record of another run" in capsys.readouterr().err
+    assert "another run" in capsys.readouterr().err
     assert (root.parent / "precious").is_dir() and (root / "2026-a-1").is_dir()
 
 
-def test_delete_with_a_store_that_is_down_deletes_nothing(root: Path, capsys: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    uri = f"tracking_uri=http://127.0.0.1:{port}"
-    assert results.main(["delete", "a-1", f"output_root={root}", uri, "--yes"]) == 2
-    assert "does not answer" in capsys.readouterr().err
-    assert (root / "2026-a-1" / "record.json").exists()
-
-
-@pytest.mark.slow
-def test_sync_brings_each_run_once_and_counts(root: Path, capsys: Any) -> None:
-    assert results.main(["sync", f"output_root={root}"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "2026-a-1: uploaded",
-        "2026-b-2: uploaded",
-        "2 uploaded",
-    ]
-    Run(root, name="2026-c", seed=3)
-    damaged = Run(root, name="2026-d", seed=4)
-    damaged.log.unlink()
-    events.append(damaged.log, "run_configuration", damaged.start | {"experiment": {"tracking_uri": None}})
-    assert results.main(["sync", f"output_root={root}", "--json"]) == 1
-    outcomes = {row["run_id"]: row["outcome"] for row in json.loads(capsys.readouterr().out)}
-    assert list(outcomes.values()) == ["present", "present", "uploaded", "failed"]
-    assert reader.load(root / "2026-c-3" / "record.json").status == "interrupted"
-
-
-def test_a_store_that_is_down_is_one_sentence(root: Path, capsys: Any) -> None:
+@pytest.mark.parametrize("arguments", [["delete", "a-1", "--yes"], ["sync"]])
+def test_a_store_that_is_down_is_one_sentence_and_deletes_nothing(
+    root: Path, capsys: Any, arguments: list[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     uri = f"http://me:secret@127.0.0.1:{port}"
-    assert results.main(["sync", f"output_root={root}", f"tracking_uri={uri}"]) == 2
+    assert results.main([*arguments, f"output_root={root}", f"tracking_uri={uri}"]) == 2
     message = capsys.readouterr().err
-    assert f"the MLflow store http://127.0.0.1:{port} does not answer" in message
-    assert "secret" not in message
+    assert f"store http://127.0.0.1:{port} " in message
+    assert "secret" not in message and (root / "2026-a-1" / "record.json").exists()
 
 
 def test_points_of_one_side_are_told_apart_and_opposite_verdicts_are_said(root: Path, capsys: Any) -> None:
@@ -462,27 +343,9 @@ def test_points_of_one_side_are_told_apart_and_opposite_verdicts_are_said(root: 
     assert results.main(["compare", "workers=1", "workers=2", "hardware.threads_per_worker=1,2",
                          f"output_root={root}"]) == 0  # fmt: skip
     shown = capsys.readouterr().out
-    assert shown.startswith("2 pairs with opposite verdicts; narrow both with hardware.threads_per_worker=")
+    assert shown.startswith("2 pairs with opposite") and "both with hardware.threads_per_worker=" in shown
     for threads in (1, 2):
-        assert (
-            f"A: logreg mini, 1 worker, gloo, local, hardware.threads_per_worker={threads}, 4 runs" in shown
-        )
-
-
-def test_list_fits_80_columns_with_short_ids_and_wide_has_everything(
-    root: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((80, 24)))
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert results.main(["list", f"output_root={root}"]) == 0
-    narrow = capsys.readouterr().out.splitlines()
-    assert max(map(len, narrow)) <= 80
-    assert narrow[0].split()[:6] == ["id", "when", "task", "w", "status", "time"]
-    assert [line.split()[0] for line in narrow[1:]] == ["1", "2"]
-    assert " reached " in narrow[1] and " missed " in narrow[2]
-    assert results.main(["list", f"output_root={root}", "--wide"]) == 0
-    wide = capsys.readouterr().out
-    assert "2026-a-1" in wide and "goal_not_reached" in wide and "hardware" in wide.splitlines()[0]
+        assert f"hardware.threads_per_worker={threads}, 4 runs" in shown
 
 
 def test_a_short_id_names_one_run_alone() -> None:
@@ -506,29 +369,16 @@ def test_list_sorts_and_takes_the_newest(root: Path, capsys: Any) -> None:
     assert names("sort=-time") == [*reversed(by_time[:3]), by_time[3]]
 
 
-def test_show_takes_last_and_the_short_id(root: Path, capsys: Any) -> None:
-    for word, run in (("last", "2026-b-2"), ("1", "2026-a-1"), ("2", "2026-b-2")):
+def test_show_takes_last_the_short_id_and_any_part_of_a_name_that_no_other_has(
+    root: Path, capsys: Any
+) -> None:
+    for word, run in (("last", "2026-b-2"), ("1", "2026-a-1"), ("2", "2026-b-2"), ("26-a", "2026-a-1")):
         assert results.main(["show", word, f"output_root={root}", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["run_id"] == run
 
 
-@pytest.mark.slow
-def test_show_takes_the_id_that_mlflow_gave_the_run(root: Path, capsys: Any) -> None:
-    assert results.main(["sync", f"output_root={root}"]) == 0
-    client = open_client(default_store(root), artifacts=None)
-    assert client is not None
-    run = client.find("2026-a-1")
-    assert run is not None
-    capsys.readouterr()
-    assert results.main(["show", run.info.run_id, f"output_root={root}", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["run_id"] == "2026-a-1"
-    assert results.main(["show", 32 * "0", f"output_root={root}"]) == 2
-    assert 32 * "0" in capsys.readouterr().err
-
-
-@pytest.mark.slow
 def test_what_noise_left_out_is_counted_in_the_verdict_and_comes_back_on_request(
-    root: Path, tmp_path: Path, capsys: Any
+    root: Path, capsys: Any
 ) -> None:
     timed(root, ["workers=1"], FAST)
     timed(root, ["workers=3"], [*SLOW, 90.0], first_seed=30)
@@ -540,28 +390,12 @@ def test_what_noise_left_out_is_counted_in_the_verdict_and_comes_back_on_request
     assert results.main(arguments) == 0
     shown = capsys.readouterr().out
     verdict = next(line for line in shown.splitlines() if line.startswith("verdict"))
-    assert verdict.endswith("; 1 run left out for noise (--with-disturbed counts them)")
-    assert "workers, gloo, local, 4 runs" in shown and reason in shown
+    assert ", 1 run left out" in verdict
+    assert "local, 4 runs" in shown and reason in shown
     assert results.main([*arguments, "--with-disturbed"]) == 0
     shown = capsys.readouterr().out
-    assert "left out" not in shown and "workers, gloo, local, 5 runs" in shown
-    assert "; 1 disturbed run counted\n" in shown
-    folder = tmp_path / "report"
-    arguments = ["plot", "workers=3", "--with-disturbed", f"to={folder}", f"output_root={root}"]
-    assert results.main(arguments) == 0
-    page = (folder / "report.html").read_text()
-    assert "5 of 5" in page and reason in page
-
-
-def test_two_points_that_look_alike_are_told_apart_by_the_field_in_which_they_differ(
-    root: Path, capsys: Any
-) -> None:
-    timed(root, ["workers=3", "hardware.threads_per_worker=1"], FAST)
-    timed(root, ["workers=3", "hardware.threads_per_worker=2"], SLOW, first_seed=30)
-    arguments = ["compare", "hardware.threads_per_worker=1", "hardware.threads_per_worker=2"]
-    assert results.main([*arguments, f"output_root={root}"]) == 0
-    a, b = capsys.readouterr().out.splitlines()[1:3]
-    assert "threads_per_worker=1, 4 runs" in a and "threads_per_worker=2, 4 runs" in b
+    assert "left out" not in shown and "local, 5 runs" in shown
+    assert ", 1 disturbed run counted\n" in shown
 
 
 def test_runs_that_say_that_they_are_of_a_study_are_its_runs(root: Path, capsys: Any) -> None:
@@ -577,7 +411,7 @@ def test_runs_that_say_that_they_are_of_a_study_are_its_runs(root: Path, capsys:
     shown = capsys.readouterr().out
     assert shown.startswith("- verdict: ") and "\n\n| median of | A | B | B / A |" in shown
     assert results.main(["list", "workers>1", where]) == 2
-    assert "workers>1 is no filter (list the values: workers=2,4)" in capsys.readouterr().err
+    assert "workers=2,4" in capsys.readouterr().err
     assert len(run_folders.study(root, "tutorial")) == 8
     assert results.main(["show", "study:tutorial", where]) == 0
     assert "time to accuracy" in capsys.readouterr().out
@@ -592,40 +426,10 @@ def test_runs_that_say_that_they_are_of_a_study_are_its_runs(root: Path, capsys:
     first, second = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (first["workers"], second["workers"]) == ("1", "2")
     assert [float(row["time_to_accuracy_s"]) for row in (first, second)] == [10.05, 12.05]
-    assert results.main(["show", "run-workers1-studytutorial-a", where, "--csv"]) == 2
-    assert "show study:NAME --csv" in capsys.readouterr().err
-    assert results.main(["show", "study:none", where]) == 2
-    point = study.StudyPoint(key="k", overrides=(), seeds=(1,))
-    plan = study.new("planned", question="?").model_copy(update={"points": (point,)})
-    study.save(plan, study.folder(root, "planned"))
-    capsys.readouterr()
-    assert results.main(["compare", "planned", "workers=2", where]) == 2
-    assert "(it is a study: study:planned)" in capsys.readouterr().err
-    assert results.main(["show", "planned", where]) == 2
-    assert "show study:planned" in capsys.readouterr().err
-    assert results.main(["show", "study:planned", where]) == 2
-    assert f"(python -m mlbench.sweep study=planned {where})" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["plot", "2026", "to=report.html"], "to=report.html is the name of a .html file"),
-        (["export", "2026", "to=runs.tar.gz"], "export writes a folder or one .zip file"),
-        (["list", "workers=9"], "matches workers=9; choose one of 2"),
-        (["list", "status=GOAL_REACHED", "--json"], "matches status=GOAL_REACHED"),
-    ],
-)
-def test_what_is_no_folder_and_what_matches_nothing_is_a_mistake(
-    root: Path, capsys: Any, arguments: list[str], message: str
-) -> None:
-    assert results.main([*arguments, f"output_root={root}"]) == 2
-    assert message in capsys.readouterr().err
-    assert not Path(arguments[-1].removeprefix("to=")).exists()
 
 
 def test_a_folder_of_runs_that_is_not_there_is_told_in_a_notebook(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no folder"):
+    with pytest.raises(UserError, match="does not exist"):
         mlbench.load_runs(tmp_path / "none")
 
 
@@ -636,3 +440,20 @@ def test_names_of_folders_give_no_orders_to_a_terminal(root: Path, capsys: Any) 
     assert results.main(["delete", "\x1b[2J-1", f"output_root={root}", "--yes"]) == 0
     shown = capsys.readouterr()
     assert "-1/record.json is damaged" in shown.err and "\x1b" not in shown.err + shown.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_while_mlflow_is_being_started_leaves_no_server(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **settings)
+            servers.append(self)
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(store, "subprocess", SimpleNamespace(Popen=Interrupted))
+    assert store._serve([sys.executable, "-c", "import time; time.sleep(900)"], "its address") == 0
+    assert servers[0].wait() == -signal.SIGTERM

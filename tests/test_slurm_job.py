@@ -18,8 +18,8 @@ from doc_pages import blocks
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 
-links = pytest.importorskip("mlbench.wings.emulation.links")
-namespace = pytest.importorskip("mlbench.wings.emulation.namespace")
+links = pytest.importorskip("mlbench.plugins.emulation.links")
+namespace = pytest.importorskip("mlbench.plugins.emulation.namespace")
 
 pytestmark = pytest.mark.slow
 PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "munged")

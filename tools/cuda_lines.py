@@ -9,6 +9,7 @@ of the tests.
 import ast
 import re
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -18,7 +19,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("training", "tasks", "clusters", "launch")  # of mlbench, that compute on the device
-STAND_INS = ("stand_in_gpu", "gpu_timer", 'type="cuda"')  # what a test that has one mentions
+# Words of tests that have a stand-in.
+STAND_INS = ("stand_in_gpu", "stand_in_graphs", "gpu_timer", 'type="cuda"', 'torch.cuda, "', '"cpu", "cuda"')
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,10 +39,12 @@ def main(arguments: Sequence[str]) -> int:
         return trace
 
     sys.settrace(trace)
+    threading.settrace(trace)
     try:
         code = pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", *(arguments or tests)])
     finally:
         sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
     left = [(path, line) for path, line in every if (str(path), line) not in executed]
     for path, line in left:
         print(f"{path.relative_to(ROOT)}:{line}: {path.read_text().splitlines()[line - 1].strip()}")

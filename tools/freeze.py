@@ -27,9 +27,11 @@ from mlbench.terminal import help
 PLACE = Path(official.__file__).with_name(official.FILE)
 # What can move a number; a change raises Major.Minor (rule R9).
 MEASURING = (
-    "training/**/*.py", "launch/*.py", "script/**/*.py", "tasks/**/*.py", "datasets/*.py", "clusters/**/*.py",
+    "training/**/*.py", "launch/*.py", "probe/**/*.py", "script/**/*.py", "tasks/**/*.py", "datasets/*.py",
+    "clusters/**/*.py",
     "clock.py", "record/phases.py", "record/build_record.py",
 )  # fmt: skip
+QUICK = "quick"
 
 
 def measuring() -> str:
@@ -37,19 +39,24 @@ def measuring() -> str:
     digest = hashlib.sha256()
     package = Path(mlbench.__file__).parent
     paths = [path for pattern in MEASURING for path in package.glob(pattern)]
-    wings = [folder for folder in plugins.packages() if folder.is_relative_to(package)]
-    paths += [path for folder in wings for path in folder.rglob("*.py")]
-    paths += [*plugins.own_conf().rglob("*.yaml"), *package.glob("wings/**/*.yaml")]
+    decisive = [folder for folder in plugins.packages() if folder.is_relative_to(package)]
+    paths += [path for folder in decisive for path in folder.rglob("*.py")]
+    paths += [*plugins.own_conf().rglob("*.yaml"), *package.glob("plugins/**/*.yaml")]
     for path in sorted(paths):
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
 
 def recipes() -> dict[str, Recipe]:
-    """Return the hash of every shipped task's recipes at official scale; an always open task has none."""
+    """Return the hash of every shipped task's recipes at official scale.
+
+    An always open task has none, and neither has a recipe called quick, which measures a part of its task.
+    """
     result = {}
     for task in (task for task in compose.choices("task") if not registry.load(task).Config.OPEN):
         for recipe in help.names(plugins.own_conf() / "task" / f"{task}.yaml", "recipes"):
+            if recipe == QUICK:
+                continue
             experiment = compose.compose([f"task={task}", f"task.recipe={recipe}", "scale=official"])
             free: list[str] = sorted(registry.load(task).Config.FREE)
             sha256 = official.recipe_hash(experiment.plain(), free)

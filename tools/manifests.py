@@ -1,4 +1,4 @@
-"""Write the golden manifests of tests/wings/kuberay; read the difference before it is committed."""
+"""Write the golden manifests of tests/plugins/kuberay; read the difference before it is committed."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "wings" / "kuberay")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "plugins" / "kuberay")]
 
 import test_manifest as cases  # noqa: E402  # pyright: ignore[reportMissingImports]
 

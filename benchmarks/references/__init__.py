@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 Words = Mapping[str, str]  # of a variant, e.g. {"layout": "channels_first"}
 # What any script takes; those of DDP matter with several ranks only.
-COMMON = ("optimizer=foreach", "optimizer=loop", "compile=1", "precision=bf16")
+COMMON = ("optimizer=foreach", "optimizer=loop", "compile=1", "compile=joint", "precision=bf16")
 NOTHING = nullcontext()
 UNSCALED = torch.amp.GradScaler(enabled=False)  # its steps are the optimizer's own
 DDP = ("bucket_view=0", "static_graph=1", "bucket_cap_mb=1", "bucket_cap_mb=100")
@@ -61,6 +61,14 @@ def build(config: Any, size: int, overrides: Words | None = None, device: str = 
     """Return the reference of the task that `config` describes."""
     with torch.device(device):
         return import_module(f"references.{config.name}").build(config, size, overrides or {})
+
+
+def joint(reference: Reference, **how: Any) -> Reference:
+    """Return the reference with model and loss compiled as one graph, as nanoGPT's model has its loss inside.
+
+    how: arguments of torch.compile.
+    """
+    return reference._replace(loss=torch.compile(reference.loss, **how))
 
 
 def size_of(name: str, model: Any) -> int:
@@ -134,7 +142,9 @@ def main() -> None:
     torch.manual_seed(1)
     data: Data = import_module(f"references.{config.name}").load(config, options.data, rank, size)
     reference = build(config, data.size, overrides)
-    net: Any = torch.compile(reference.model) if overrides.get("compile") else reference.model
+    net: Any = torch.compile(reference.model) if overrides.get("compile") == "1" else reference.model
+    if overrides.get("compile") == "joint":
+        reference = joint(reference)
     if size > 1:
         dist.init_process_group("gloo")
         net = DistributedDataParallel(

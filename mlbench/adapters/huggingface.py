@@ -1,14 +1,21 @@
-"""A goal for transformers' Trainer: `Trainer(..., callbacks=[GoalCallback(run)])`."""
+"""End transformers' Trainer at a goal: `Trainer(..., callbacks=[GoalCallback(run)])`."""
 
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments  # pyright: ignore[reportMissingImports]
-
+from mlbench.adapters.libraries import importing
 from mlbench.launch.in_script import Measurement
+
+with importing("transformers"):
+    from transformers import (  # pyright: ignore[reportMissingImports]
+        TrainerCallback,
+        TrainerControl,
+        TrainerState,
+        TrainingArguments,
+    )
 
 
 class GoalCallback(TrainerCallback):
-    """Notes every evaluation in a measurement, and ends the training once its goal is reached.
+    """Record every evaluation in a measurement, and end the training once its goal is reached.
 
     - run: of `with mlbench.measure(metric="eval_loss", ...) as run:`, around `trainer.train()`, after the
       Trainer was made, which makes the process group.
@@ -25,6 +32,6 @@ class GoalCallback(TrainerCallback):
         metrics: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Tell the metric, which is alike on all ranks; another data set or prefix has other names."""
+        """Pass on the metric, which is equal on all ranks. Another data set or prefix has other names."""
         if metrics and self._run.metric in metrics and self._run.validation(**metrics):
             control.should_training_stop = True

@@ -1,14 +1,14 @@
-"""What repeated runs say: medians with bootstrap intervals, and ratios of two samples.
+"""Summarise repeated runs: medians with bootstrap intervals, and ratios of two samples.
 
 A run that missed its goal enters as infinite time: it can only make a number worse, never drop out of it.
-docs/statistics.md tells why these statistics were chosen and how often their intervals cover the truth.
+docs/statistics.md explains the choice of these statistics and how often their intervals cover the truth.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,7 +28,7 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Interval:
-    """The ends of a confidence interval, in the unit of the values; `high` may be infinite."""
+    """The ends of a confidence interval, in the unit of the values. `high` may be infinite."""
 
     low: float
     high: float
@@ -36,15 +36,20 @@ class Interval:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A quotient of two medians with its interval; None where the data do not tell.
+    """A quotient of two medians with its interval, with None for what the data do not determine.
 
-    `value` is None when both medians are infinite or both are 0, `low` and `high` are None when a sample has
+    `value` is None when both medians are infinite or both are 0. `low` and `high` are None when a sample has
     one value.
     """
 
     value: float | None
     low: float | None
     high: float | None
+
+
+def drawable(value: float | None, *, log: bool = True) -> TypeGuard[float]:
+    """Return whether a value can be drawn on an axis, for `log` also on a logarithmic one."""
+    return value is not None and math.isfinite(value) and (value > 0 or not log)
 
 
 def median(values: ArrayLike) -> Any:
@@ -58,7 +63,7 @@ def median(values: ArrayLike) -> Any:
 
 
 def olympic_mean(values: ArrayLike) -> float | None:
-    """Return the mean without the best and the worst value; None for fewer than three values.
+    """Return the mean without the best and the worst value, or None for fewer than three values.
 
     MLPerf Training's rule (training_policies, "Results"): one run that missed its goal is dropped as the
     worst, a second one makes the mean infinite.
@@ -70,12 +75,12 @@ def olympic_mean(values: ArrayLike) -> float | None:
 
 
 def interval(values: ArrayLike, *, resamples: int = RESAMPLES) -> Interval | None:
-    """Return the bootstrap interval of the median of one sample; None for one value: it tells no spread.
+    """Return the bootstrap interval of the median of one sample. None for one value, which has no spread.
 
-    The ends are percentiles of the resampled median, moved outwards as Student's t asks for n values
-    (expanded percentile interval, Hesterberg 2015, "What teachers should know about the bootstrap"), lest
-    those of small samples be too narrow. An interval never leaves the values' range: below six values it is
-    that whole range, and covers a median with probability 1 - 2^(1 - n) only.
+    The ends are percentiles of the resampled median. They are moved outwards as Student's t requires for n
+    values, because those of small samples would be too narrow. This is the expanded percentile interval
+    (Hesterberg 2015, "What teachers should know about the bootstrap"). An interval never leaves the values'
+    range. Below six values it is that whole range, and covers a median with probability 1 - 2^(1 - n) only.
     """
     sample = _sample(values)
     if len(sample) < 2:
@@ -89,7 +94,7 @@ def ratio(a: ArrayLike, b: ArrayLike, *, paired: bool = False, resamples: int = 
     """Return median(a) / median(b) of two samples with the bootstrap percentile interval.
 
     Independent samples are resampled each, pairs (the same seeds in the same order) as pairs. A resample in
-    which both medians are infinite tells nothing, so it counts as 0 at the lower end and as infinite at the
+    which both medians are infinite is undetermined. It counts as 0 at the lower end and as infinite at the
     upper one.
     """
     if paired:
@@ -132,7 +137,7 @@ def _sample(values: ArrayLike) -> Array:
 
 
 def _draws(random: np.random.Generator, count: int, resamples: int) -> Iterator[Places]:
-    """Yield the places of resamples of so many values, a resample a row, a block of rows at a time."""
+    """Yield the places of resamples of `count` values, a resample a row, a block of rows at a time."""
     rows = max(1, BLOCK // count)
     for first in range(0, resamples, rows):
         yield random.integers(0, count, size=(min(rows, resamples - first), count))
@@ -140,7 +145,7 @@ def _draws(random: np.random.Generator, count: int, resamples: int) -> Iterator[
 
 @lru_cache(maxsize=64)  # points have few numbers of runs, and samples of one size the same draws
 def _middles(counts: tuple[int, ...], resamples: int) -> list[tuple[Places, Places]]:
-    """Return for samples of these sizes, drawn in turn, where the middle of each resample is in the sample.
+    """Return the places of the middle of each resample, for samples of these sizes, drawn in turn.
 
     That is the place of the lower and of the upper middle value in the sample in ascending order.
     """

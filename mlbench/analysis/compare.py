@@ -1,9 +1,9 @@
-"""Is B faster than A? Points of two selections put side by side, with ratios, intervals and a verdict.
+"""Compare the points of two selections side by side, with ratios, intervals and a verdict: is B faster?
 
-Two points are compared when they differ in nothing but in what the two selections differ as a whole: of
-`workers=1` and `workers=2` every other field must agree, of two studies' points the number of workers, too.
-A ratio is B's median over A's, so below 1 B needs less. Runs are taken in pairs where both sides have the
-same seeds. docs/results-command.md tells the definitions and how often a verdict is wrong.
+Two points are compared if they differ only in what the two selections differ in as a whole. For `workers=1`
+and `workers=2` every other field must agree. For two studies the number of workers must agree, too. A ratio
+is B's median over A's, so below 1 B needs less. Runs are taken in pairs if both sides have the same seeds.
+docs/results-command.md has the definitions and how often a verdict is wrong.
 """
 
 import json
@@ -22,14 +22,14 @@ from mlbench.analysis import bootstrap, pooling
 from mlbench.analysis.bootstrap import LEVEL, Array, Ratio
 from mlbench.analysis.points import SOURCE, TIMED, Point, differences, points, required_fields, to_goal
 from mlbench.config.compose import data_fields
-from mlbench.config.errors import UserError
+from mlbench.config.errors import ResultError
 from mlbench.record import format, provenance
 from mlbench.record.record import Record
 
-# Without these a ratio of times means nothing; `data` is the hash of what was prepared. The fields by which a
+# Without these a ratio of times means nothing. `data` is the hash of what was prepared. The fields by which a
 # task names and reads its data must agree, too (`data_fields`).
 MUST_AGREE = ("task.name", "scale", "goal", "task.metric", "data")
-# Where one of these differs, or the hardware's name, another machine is what is compared.
+# If one of these differs, or the hardware's name, the comparison is with another machine.
 MACHINE = ("hardware.cpus", "hardware.gpus", "hardware.gpu_model")
 EQUAL = 1e-9  # relative; runs that differ by less have no spread
 SIMULATED = 400  # comparisons; a share of 80 % is then known to 2 points (one standard error)
@@ -40,7 +40,7 @@ Verdict = Literal["faster", "slower", "no difference shown", "inconclusive", "no
 
 @dataclass(frozen=True)
 class QuantityComparison:
-    """One quantity on both sides; `ratio` is B's median over A's, None where a side has no value."""
+    """One quantity on both sides. `ratio` is B's median over A's, None if a side has no value."""
 
     name: str
     a: float | None  # median
@@ -55,11 +55,11 @@ class PointPair:
 
     - differs: what the configurations do not share, as (field, A's value, B's value).
     - primary_metric: the measure that the verdict is about.
-    - goal_regression: that B no longer reaches the goal that A reached; None where it does.
-    - regression: whether B's median is shown to be more than a share above A's, 0.05 for `5%`, or the goal
-      is goal_regression. None unless asked, and where there is no verdict.
+    - goal_regression: that B no longer reaches the goal that A reached, or None if it does.
+    - regression: whether B's median is shown to be more than a share above A's, 0.05 for `5%`, or there is a
+      goal_regression. None unless requested, and if there is no verdict.
     - calibration: the speeds of their machines.
-    - order: how A's and B's runs followed each other; None where that is not recorded.
+    - order: how A's and B's runs followed each other, or None if that is not recorded.
     """
 
     a: Point
@@ -80,8 +80,8 @@ class PointPair:
 class Order:
     """How the runs of A and B followed each other in time.
 
-    - first: the side whose run was the first, "A" or "B".
-    - blocks: series of runs of one side; 2: all of one side ran before all of the other.
+    - first: the side of the first run, "A" or "B".
+    - blocks: series of runs of one side. With 2, all of one side ran before all of the other.
     - interleaved: there are as many blocks as a random order has on average (Wald and Wolfowitz 1940).
     """
 
@@ -106,25 +106,27 @@ def compare(
     limit: float | None = None,
     with_disturbed: bool = False,
 ) -> Comparison:
-    """Return two selections of runs side by side; runs that a person interrupted do not count.
+    """Return two selections of runs side by side. Runs that a person interrupted do not count.
 
-    `limit`: a share, e.g. 0.05; the pairs then tell whether B is shown to be slower by more than that, or
-    lost its goal. `with_disturbed`: count runs, too, beside which their machine did something else. Raises
-    UserError for an empty side, for a run on both sides, and for tasks, data, scales or goals that differ.
+    `limit`: a share, e.g. 0.05. The pairs then show whether B is slower by more than that, or lost its goal.
+    `with_disturbed`: count also runs with other load on their machine. Raises UserError for an empty side,
+    for a run on both sides, and for tasks, data, scales or goals that differ.
     """
     of_a, of_b = (points(side, with_disturbed=with_disturbed) for side in (a, b))
     for name, side in (("A", of_a), ("B", of_b)):
         if not side:
-            raise UserError(f"{name} matches no finished run", hint="python -m mlbench.results list")
+            raise ResultError(f"{name} matches no finished run", hint="mlbench results list")
     both = {run.run_id for run in a} & {run.run_id for run in b}
     if both:
-        raise UserError(f"{min(both)} is on both sides", hint="narrow A and B until they exclude each other")
+        raise ResultError(
+            f"{min(both)} is on both sides", hint="narrow A and B until they exclude each other"
+        )
     constant = _constant_fields(of_a, of_b)
     fields = (name for point in (*of_a, *of_b) for name in data_fields(point.task))
     wrong = [name for name in dict.fromkeys((*MUST_AGREE, *fields)) if name in constant]
     if wrong:
         name = wrong[0]
-        raise UserError(
+        raise ResultError(
             f"A and B cannot be compared: {name} is {_fields(of_a[0]).get(name)} in A and "
             f"{_fields(of_b[0]).get(name)} in B",
             hint="give both sides the same task, data, scale and goal",
@@ -132,7 +134,7 @@ def compare(
     single = len(of_a) == len(of_b) == 1
     matched = [(of_a[0], of_b[0])] if single else _partners(of_a, of_b, constant)
     if not matched:
-        raise UserError(
+        raise ResultError(
             f"none of A's {len(of_a)} points has a partner among B's {len(of_b)}",
             hint="narrow both with name=value words, e.g. task=resnet20",
         )
@@ -168,7 +170,7 @@ def _corrected(pairs: Sequence[PointPair], limit: float | None) -> tuple[PointPa
 
 
 def data(point: Point) -> dict[str, Any]:
-    """Return the fields that are set and say on what a point's runs were trained and judged."""
+    """Return the fields that are set and name the data on which a point's runs were trained and judged."""
     names = data_fields(point.task)
     return {name: value for name, value in _fields(point).items() if name in names and value is not None}
 
@@ -178,7 +180,7 @@ def _fields(point: Point) -> dict[str, Any]:
 
 
 def parsed(value: str) -> Any:
-    """Return the value of a field of a series; the runs of a point may have several, which stay as text."""
+    """Return the value of a field of a series. If the runs of a point have several, they stay as text."""
     try:
         return json.loads(value)
     except ValueError:
@@ -221,6 +223,8 @@ def _pair(a: Point, b: Point, limit: float | None, *, with_disturbed: bool) -> P
     x, y, paired = times(a, b)
     calibration = pooling.calibration(a.records, b.records)
     why = None if with_disturbed else _only_disturbed(a, b)
+    if {a.source, b.source} != {SOURCE}:
+        why = "results that others published were not measured on one machine with ours"
     if why is None and calibration.difference and not _other_machine(a, b):
         why = f"A's and B's machines were calibrated at {calibration.difference}"
     verdict, why = ("no verdict", why) if why else _verdict(a, b, x, y, paired=paired)
@@ -255,7 +259,7 @@ def times(a: Point, b: Point) -> tuple[list[float], list[float], bool]:
 
 
 def _only_disturbed(a: Point, b: Point) -> str | None:
-    """Return that a side has no time of a quiet machine; None where both have one."""
+    """Return that a side has no time of a quiet machine, or None if both have one."""
     sides = [
         (name, point)
         for name, point in (("A", a), ("B", b))
@@ -284,10 +288,11 @@ def _order(a: Point, b: Point) -> Order | None:
 
 
 def _goal_regression(a: Point, b: Point) -> str | None:
-    """Return that half of B's runs or more missed the goal, and fewer of A's; None where that is not so.
+    """Return that half of B's runs or more missed the goal, and fewer of A's, or None if not.
 
-    B's median time is then infinite and A's is not. It needs no test: with three runs per side the rank test
-    never gives less than 1/20, not even for always against never. A run that is left out reached its goal.
+    B's median time is then infinite and A's is not. This needs no test: with three runs per side the rank
+    test never gives less than 1/20, not even for always against never. A run that is left out reached its
+    goal.
     """
     of_a, of_b = (point.n + len(point.left_out) for point in (a, b))
     if 2 * len(b.missed) < of_b or 2 * len(a.missed) >= of_a:
@@ -299,7 +304,7 @@ def _goal_regression(a: Point, b: Point) -> str | None:
 def _values(
     a: Point, b: Point, of: Callable[[Record], float | None]
 ) -> tuple[list[float], list[float], bool]:
-    """Return what both sides measured, ordered by seed, and whether the runs make pairs."""
+    """Return the values of both sides, ordered by seed, and whether the runs make pairs."""
     sides = []
     for point in (a, b):
         runs = sorted(point.records, key=lambda run: run.seed)
@@ -325,14 +330,14 @@ def _measure(name: str, a: list[float], b: list[float], paired: bool) -> Quantit
 def _verdict(
     a: Point, b: Point, x: Sequence[float], y: Sequence[float], *, paired: bool
 ) -> tuple[Verdict, str]:
-    """Return whether B is shown to need less or more time than A, and why it says so."""
+    """Return whether B is shown to need less or more time than A, and the reason."""
     if a.workers != b.workers and (a.oversubscribed or b.oversubscribed):
         return "no verdict", "oversubscribed: the workers shared fewer CPUs, so their numbers do not compare"
     if not x or not y:
         return "no verdict", "a side measured neither a time to accuracy nor samples per second"
     if 1 in (len(x), len(y)):
         where = "per side" if len(x) == len(y) else "in A" if len(x) == 1 else "in B"
-        return "no verdict", f"one run {where}: no difference can be shown, run at least 3"
+        return "no verdict", f"one run {where}: a difference needs at least 3"
     if _significantly_above(x, y, 1.0, paired=paired):
         return "slower", "B needs more time than A"
     if _significantly_above(y, x, 1.0, paired=paired):
@@ -348,10 +353,10 @@ def _verdict(
 def _significantly_above(a: Sequence[float], b: Sequence[float], limit: float, *, paired: bool) -> bool:
     """Return whether median(b) / median(a) is shown to be above `limit` at LEVEL.
 
-    Two things are asked. The bootstrap interval lies above it; and, as bootstrap intervals of a few runs are
-    too narrow, so does Student's t test of the logarithms (Welch's for independent runs). Where a run missed
-    its goal, the exact rank test of Mann and Whitney takes the place of Student's. Tests are one-sided at
-    half of 1 - LEVEL, so that the two verdicts together are wrong in 1 - LEVEL.
+    There are two conditions. The bootstrap interval lies above `limit`. Student's t test of the logarithms
+    (Welch's for independent runs) agrees, because bootstrap intervals of a few runs are too narrow. If a run
+    missed its goal, the exact rank test of Mann and Whitney replaces Student's. Tests are one-sided at half
+    of 1 - LEVEL, so that the two verdicts together are wrong in 1 - LEVEL.
     """
     low = bootstrap.ratio(b, a, paired=paired).low
     if low is None or low <= limit:
@@ -360,7 +365,7 @@ def _significantly_above(a: Sequence[float], b: Sequence[float], limit: float, *
 
 
 def p_slower(a: Sequence[float], b: Sequence[float], limit: float = 1.0, *, paired: bool) -> float:
-    """Return the p-value of the test that B needs more than `limit` times A's time; 1 for single runs."""
+    """Return the p-value of the test that B needs more than `limit` times A's time, 1 for single runs."""
     from scipy.stats import mannwhitneyu
 
     if min(len(a), len(b)) < 2:
@@ -378,7 +383,7 @@ def p_slower(a: Sequence[float], b: Sequence[float], limit: float = 1.0, *, pair
 def holm(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
     """Return which of several tests show something, such that any is wrong in at most 1 - level.
 
-    Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure: it asks for no independence.
+    Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure, which needs no independence.
     """
     shown = [False] * len(p_values)
     for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -389,16 +394,15 @@ def holm(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
 
 
 def slower_of_all(samples: Sequence[Sequence[float]], level: float = LEVEL) -> frozenset[tuple[int, int]]:
-    """Return the pairs (i, j) in which sample i is shown to need more time than j, of all pairs together.
+    """Return the pairs (i, j) of samples in which i is shown to need more time than j, of all pairs together.
 
-    Whoever compares the best of several samples with the others has chosen it by its luck; so all pairs count
-    (Holm), and the bootstrap interval of the ratio must lie above 1, too. Samples of fewer than FEWEST_SHOWN
-    runs show nothing.
+    The best of several samples is partly chosen by luck. So all pairs count (Holm), and the bootstrap
+    interval of the ratio must lie above 1, too. Samples of fewer than FEWEST_SHOWN runs show nothing.
     """
     return _slower_of_all(tuple(map(tuple, samples)), level)
 
 
-@lru_cache(maxsize=16)  # a page asks once for its answer, and once a curve
+@lru_cache(maxsize=16)  # a page computes its answer once, and once a curve
 def _slower_of_all(samples: tuple[tuple[float, ...], ...], level: float) -> frozenset[tuple[int, int]]:
     places = [i for i, sample in enumerate(samples) if len(sample) >= bootstrap.FEWEST_SHOWN]
     pairs = [(i, j) for i in places for j in places if i < j]
@@ -416,7 +420,7 @@ def _slower_of_all(samples: tuple[tuple[float, ...], ...], level: float) -> froz
 
 
 def _p_above(samples: Sequence[Sequence[float]], pairs: Sequence[tuple[int, int]]) -> list[float]:
-    """Return `p_slower` of sample i over j, independent, for pairs (i, j); Welch's test of all at once."""
+    """Return `p_slower` of sample i over j, independent, for pairs (i, j), by Welch's test of all at once."""
     from scipy.special import stdtr
 
     if not pairs:
@@ -438,7 +442,7 @@ def _p_above(samples: Sequence[Sequence[float]], pairs: Sequence[tuple[int, int]
 
 
 def _without_spread(x: Array, y: Array, *, paired: bool) -> bool:
-    """Whether there is nothing to test."""
+    """Return whether there is nothing to test."""
     return bool(max(np.ptp(part) for part in ([y - x] if paired else [x, y])) < EQUAL)
 
 
@@ -459,8 +463,8 @@ def _mean_low(x: Array, y: Array, *, paired: bool) -> Any:
 def smallest_difference(a: Sequence[float], b: Sequence[float], *, paired: bool) -> float | None:
     """Return how much more time B must need to be called slower in POWER of such comparisons, a share.
 
-    Simulated: log-normal times, as many and with the spread that both sides have, and the verdict's own two
-    conditions. None where a side has one run, or one that missed its goal: they tell no spread.
+    Simulated with log-normal times, as many and with the spread that both sides have, and the verdict's two
+    conditions. None if a side has one run, or one that missed its goal, because then there is no spread.
     """
     if min(len(a), len(b)) < 2 or math.inf in (*a, *b):
         return None
@@ -476,7 +480,7 @@ def smallest_difference(a: Sequence[float], b: Sequence[float], *, paired: bool)
 
 
 def _needed(x: Array, y: Array, *, paired: bool) -> Array:
-    """Return by how much each row of y must grow to be called slower than that of x; all are logarithms."""
+    """Return by how much each row of y must grow to be called slower than that of x, all in logarithms."""
     lows = [
         bootstrap.ratio(np.exp(b), np.exp(a), paired=paired, resamples=SIMULATED_RESAMPLES).low or 0.0
         for a, b in zip(x, y, strict=True)
@@ -485,7 +489,7 @@ def _needed(x: Array, y: Array, *, paired: bool) -> Array:
 
 
 def _notes(a: Point, b: Point) -> Iterator[str]:
-    """Yield what a reader must know to read the ratios."""
+    """Yield the caveats of the ratios."""
     if a.source != b.source:
         yield "A and B were measured by different suites, whose clocks include different things"
     kinds: dict[str, list[tuple[str, str]]] = {}  # caveats that differ in their numbers alone

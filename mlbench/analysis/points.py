@@ -1,4 +1,4 @@
-"""Points of a study: all runs of one experiment, whatever their seeds, and what they say together."""
+"""Build the points of a study from all runs of one experiment, whatever their seeds."""
 
 import json
 import math
@@ -19,14 +19,14 @@ from mlbench.record.record import Record
 
 COMPUTE = ("forward", "loss", "backward", "optimizer")  # what MLBench counted as compute
 SOURCE = "mlbench"  # of records that this suite measured
-# Of a series; a run that ended early may lack them.
+# Of a series. A run that ended early may lack them.
 OPTIONAL_FIELDS = ("torch", "framework_version", "data", "machine")
 TIMED = ("goal_reached", "goal_not_reached", "completed")  # ended after whole epochs
 
 
 @dataclass(frozen=True)
 class MedianEstimate:
-    """The median of `n` runs and its interval; `low` and `high` are None where one run tells no spread."""
+    """The median of `n` runs and its interval. `low` and `high` are None for one run, without spread."""
 
     value: float
     low: float | None
@@ -41,23 +41,23 @@ class MedianEstimate:
 
 @dataclass(frozen=True)
 class Point:
-    """All runs with one key. Seconds and USD; infinite where half of the runs or more missed the goal.
+    """All runs with one key. Seconds and USD, infinite if half of the runs or more missed the goal.
 
     - series: what another point must share to be compared with this one, as (field, JSON value).
-    - times, compute_times: one value a run with a goal, in the order of `records`; a missed goal is infinite.
-      compute_times is empty where a run that reached the goal was not instrumented.
-    - time_to_accuracy, usd, usd_spot: to the goal from the first access to data; None without one, USD also
-      where a run that reached it had no price. usd_with_startup: from the command to the goal.
-    - epochs x seconds_per_epoch is time_to_accuracy in every single run (not for their medians): what lies
+    - times, compute_times: one value a run with a goal, in the order of `records`. A missed goal is infinite.
+      compute_times is empty if a run that reached the goal was not instrumented.
+    - time_to_accuracy, usd, usd_spot: to the goal from the first access to data, None without one. USD is
+      also None if a run that reached it had no price. usd_with_startup: from the command to the goal.
+    - epochs x seconds_per_epoch is time_to_accuracy in every single run (not for their medians). The time
       outside the batches, validations above all, is inside seconds_per_epoch.
     - phases, outside: s per epoch, mean over ranks and runs, so that they add up.
     - exposed, overlapped: communication as a share of the time in batches.
-    - joules: energy to the goal, of the parts that could be read; joules_per_sample: likewise.
-    - usd_cluster: what the whole cluster of a run is billed for, on demand; None but on clouds' clusters.
+    - joules: energy to the goal, of the parts that could be read. joules_per_sample: likewise.
+    - usd_cluster: what the whole cluster of a run is billed for, on demand. None but on clouds' clusters.
     - disturbed: why the times of runs are not those of a quiet machine, by run id. They are listed and enter
-      no other value, unless asked or unless nothing else was measured.
+      no other value, unless requested or unless nothing else was measured.
     - mixture: what the pooled runs do not share though it may change their times.
-    - attempts: all runs, those of no result too; deleted: how many more a study's log knows of.
+    - attempts: all runs, also those without a result. deleted: how many more a study's log has.
     - unofficial: why the point is not official, one sentence each.
     """
 
@@ -72,7 +72,7 @@ class Point:
     backend: str
     sync: str
     hardware: str
-    network: str  # in words; "host": the machines' own
+    network: str  # in words ("host": the machines' real one)
     emulated: bool  # whether the network is
     goal: Goal | None
     nodes: int
@@ -84,7 +84,7 @@ class Point:
     times: tuple[float, ...]
     compute_times: tuple[float, ...]
     time_to_accuracy: MedianEstimate | None
-    olympic: float | None  # MLPerf's mean of the times, s; None for fewer than three runs
+    olympic: float | None  # MLPerf's mean of the times, s (None for fewer than three runs)
     compute: MedianEstimate | None
     epochs: MedianEstimate | None
     seconds_per_epoch: MedianEstimate | None
@@ -108,17 +108,17 @@ class Point:
 
     @property
     def n(self) -> int:
-        """The number of runs that count, missed ones included; disturbed ones stand beside it."""
+        """The number of runs that count, missed ones included. Disturbed ones are counted separately."""
         return len(self.records)
 
     @property
     def median_s(self) -> float:
-        """The value of time_to_accuracy, s; infinite without one, too."""
+        """The value of time_to_accuracy, s, which is also infinite without one."""
         return self.time_to_accuracy.value if self.time_to_accuracy else math.inf
 
     @property
     def usd_spent(self) -> float | None:
-        """What all attempts cost from command to end, also disturbed and interrupted ones; None: no price."""
+        """What all attempts cost from command to end, with disturbed and interrupted ones. None: no price."""
         bills = [run.cost.wall_usd for run in self.attempts if run.cost]
         return math.fsum(bills) if bills else None
 
@@ -130,10 +130,10 @@ class Point:
 
     @property
     def exclusion_reason(self) -> str | None:
-        """Why no speed-up may be taken from these runs; None if one may."""
+        """Why no speed-up may be taken from these runs, or None if one may."""
         if self.oversubscribed:
             return "its workers shared CPUs (oversubscribed)"
-        if self.caveats and self.source == SOURCE:  # an archive's caveats say what its numbers are
+        if self.caveats and self.source == SOURCE:  # an archive's caveats explain its numbers
             return self.caveats[0]
         if any("machines" in what for what in self.mixture):
             return "its runs were measured on several kinds of machines"
@@ -146,10 +146,10 @@ def points(
     with_disturbed: bool = False,
     histories: Mapping[str, History] | None = None,
 ) -> list[Point]:
-    """Return the points of a study, few workers first; every seed counts once (experiment.attempts).
+    """Return the points of a study, few workers first. Every seed counts once (experiment.attempts).
 
-    `with_disturbed`: pool also runs beside which their machine did something else. `histories`: what studies
-    know of the points by key (`study.histories`).
+    `with_disturbed`: pool also runs with other load on their machine. `histories`: the histories of points in
+    studies, by key (`study.histories`).
     """
     every: dict[tuple[str, str], list[Record]] = {}
     records = list({run.run_id: run for run in records}.values())
@@ -174,7 +174,7 @@ def by_configuration(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def estimate(values: Sequence[float]) -> MedianEstimate | None:
-    """Return median and interval of a sample; None for an empty one."""
+    """Return median and interval of a sample, or None for an empty one."""
     if not values:
         return None
     spread = interval(values)
@@ -185,9 +185,10 @@ def estimate(values: Sequence[float]) -> MedianEstimate | None:
 def series(record: Record) -> tuple[tuple[str, str], ...]:
     """Return what two runs must share, their numbers of workers aside, to be compared.
 
-    The identity fields of the configuration; the goal; who measured; Major.Minor of mlbench, the version of
-    torch and of another framework; the prepared data. Where the hardware profile does not state the
-    node's shape (local), also its processors as the nodes report them.
+    These are the identity fields of the configuration, the goal, the measuring suite, and the prepared data.
+    They must also share Major.Minor of mlbench, and the versions of torch and of another framework. If the
+    hardware profile does not state the node's shape (local), they must share its processors as the nodes
+    report them.
     """
     shared = identity(record.experiment.plain())
     shared.pop("workers", None)
@@ -213,14 +214,14 @@ def required_fields(point: Point) -> frozenset[tuple[str, str]]:
 
 
 def differences(point: Point, other: Point) -> list[str]:
-    """Return the fields in which two points differ, their workers and what a run lacks aside."""
+    """Return the fields in which two points differ, except for workers and for fields that a run lacks."""
     a, b = dict(point.series), dict(other.series)
     names = (name for name in sorted(a | b) if name not in OPTIONAL_FIELDS or (name in a and name in b))
     return [name for name in names if a.get(name) != b.get(name)]
 
 
 def _point(runs: list[Record], tries: list[Record], history: History, *, with_disturbed: bool) -> Point:
-    """Return the point of the runs that nothing disturbed; of all where asked, or where there is no other."""
+    """Return the point of the undisturbed runs, or of all if requested or if there is no other."""
     disturbed = pooling.disturbed(runs)
     quiet = [run for run in runs if run.run_id not in disturbed]
     if not with_disturbed and any(run.status in TIMED for run in quiet):
@@ -231,7 +232,8 @@ def _point(runs: list[Record], tries: list[Record], history: History, *, with_di
     timed = [run for run in ended if run.epochs > 0 and math.isfinite(_elapsed(run))]
     aimed = runs if runs[0].goal is not None else []  # at a goal
     epochs = [to_goal(run, run.epochs) for run in aimed]
-    compute = [to_goal(run, _compute(run)) for run in aimed]
+    compute = [to_goal(run, sum(run.phases[p].mean for p in COMPUTE if p in run.phases)) for run in aimed]
+    outside = [_elapsed(run) - math.fsum(spread.mean for spread in run.phases.values()) for run in timed]
     instrumented = all({*COMPUTE} <= {*run.phases} for run in runs if run.status == "goal_reached")
     times = [time_to_goal(run) for run in aimed]
     return Point(
@@ -260,9 +262,9 @@ def _point(runs: list[Record], tries: list[Record], history: History, *, with_di
         time_to_accuracy=estimate(times),
         olympic=olympic_mean(times),
         compute=estimate(compute) if instrumented else None,
-        epochs=estimate(epochs if all(epochs) else []),  # a script tells none
+        epochs=estimate(epochs if all(epochs) else []),  # a script reports none
         seconds_per_epoch=estimate([_elapsed(run) / run.epochs for run in timed]),
-        outside_per_epoch=estimate([_outside(run) / run.epochs for run in timed]),
+        outside_per_epoch=estimate([s / run.epochs for run, s in zip(timed, outside, strict=True)]),
         phases=_per_epoch(timed, lambda run: run.phases),
         outside=_per_epoch(timed, lambda run: run.outside),
         exposed=estimate([s for run in runs if (s := run.exposed_communication_share) is not None]),
@@ -283,7 +285,7 @@ def _point(runs: list[Record], tries: list[Record], history: History, *, with_di
 
 
 def _common(runs: list[Record]) -> tuple[tuple[str, str], ...]:
-    """Return the runs' series; a field that differs among them holds all its values, and so fits no other."""
+    """Return the runs' series. A field that differs among them holds all its values, and fits no other."""
     values: dict[str, set[str]] = {}
     for run in runs:
         for name, value in series(run):
@@ -308,15 +310,6 @@ def _elapsed(run: Record) -> float:
     return run.validations[-1].elapsed if run.validations else math.nan
 
 
-def _outside(run: Record) -> float:
-    """Return the seconds that were not spent in batches."""
-    return _elapsed(run) - math.fsum(spread.mean for spread in run.phases.values())
-
-
-def _compute(run: Record) -> float:
-    return sum(run.phases[phase].mean for phase in COMPUTE if phase in run.phases)
-
-
 def _per_epoch(runs: list[Record], parts: Callable[[Record], dict[str, Any]]) -> dict[str, float]:
     """Return the seconds per epoch by part, the mean over runs."""
     measured = [(run.epochs, own) for run in runs if (own := parts(run))]
@@ -326,13 +319,13 @@ def _per_epoch(runs: list[Record], parts: Callable[[Record], dict[str, Any]]) ->
 
 
 def _overlapped(run: Record) -> float | None:
-    """Return the communication that backward hides as a share of the time in batches; None: not measured."""
+    """Return the communication hidden by backward as a share of the time in batches (None: not measured)."""
     total = math.fsum(spread.mean for spread in run.phases.values())
     return run.overlapped_communication.mean / total if run.overlapped_communication and total else None
 
 
 def _usd_with_startup(run: Record) -> float | None:
-    """Return the price from the command to the goal; None without one or where the start was not timed."""
+    """Return the price from the command to the goal. None without one or if the start was not timed."""
     usd = run.cost and run.cost.goal_usd
     if usd is None or not run.time_to_accuracy or run.startup_time is None:
         return None
@@ -340,7 +333,7 @@ def _usd_with_startup(run: Record) -> float | None:
 
 
 def _median_to_goal(runs: list[Record], value: Callable[[Record], float | None]) -> MedianEstimate | None:
-    """Return the median of what the goal took; None unless it is known of every run that reached it."""
+    """Return the median of what the goal took, or None unless it is known of every run that reached it."""
     reached = [value(run) for run in runs if run.status == "goal_reached"]
     if not reached or None in reached:
         return None

@@ -1,4 +1,4 @@
-"""Which runs may be pooled and compared: those that nothing disturbed, on machines of one speed."""
+"""Select the runs that may be pooled and compared: undisturbed ones, on machines of one speed."""
 
 import json
 import statistics
@@ -10,17 +10,17 @@ from mlbench.record.format import with_prefix
 from mlbench.record.noise import SPEED_SHARE, calibration_outliers
 from mlbench.record.record import Record
 
-WARM = 0.9  # share of the data in memory from which a start counts as warm; chosen 2026-11-22
+WARM = 0.9  # share of the data in memory from which a start counts as warm (chosen 2026-11-22)
 
 
 @dataclass(frozen=True)
 class Calibration:
     """The measured speeds of the machines of two points, A and B, side by side.
 
-    - a, b: rates by name, the median over runs of the middle one of a run's nodes; empty: not measured. The
+    - a, b: rates by name, the median over runs of the middle one of a run's nodes. Empty: not measured. The
       slowest of many nodes would be slower than a single one by chance alone.
-    - difference: by how much the machines are apart, where that is more than SPEED_SHARE; else None.
-    - unknown: why nobody can tell; None where both were measured alike.
+    - difference: by how much the machines differ, if that is more than SPEED_SHARE, else None.
+    - unknown: why the difference is unknown, or None if both were measured alike.
     """
 
     a: Mapping[str, float]
@@ -30,7 +30,7 @@ class Calibration:
 
 
 def calibration(a: Sequence[Record], b: Sequence[Record]) -> Calibration:
-    """Return the speeds of the device that trains (the CPUs where it is not the same on both sides)."""
+    """Return the speeds of the device that trains (the CPUs if it is not the same on both sides)."""
     devices = {run.experiment.backend.device for run in (*a, *b)}
     device = devices.pop() if len(devices) == 1 else "cpu"
     of_a, of_b = _rates(a, device), _rates(b, device)
@@ -76,11 +76,13 @@ def _cpus(runs: Sequence[Record]) -> list[float]:
 def disturbed(runs: Sequence[Record]) -> dict[str, str]:
     """Return why the times of runs are not those of a quiet machine, by run id.
 
-    A run records what else its machine did, and its nodes may be calibrated far from those of the others.
-    A run that missed its goal is not among them: its time is infinite whatever disturbed it.
+    A run records other load on its machine, and its nodes may be calibrated far from those of the others. A
+    run that missed its goal is not among them: its time is infinite whatever disturbed it.
     """
     reasons = {}
-    for run, share in zip(runs, calibration_outliers([_slowest_node(run) for run in runs]), strict=True):
+    rates = [_node_rates(run, f"{run.experiment.backend.device}_gemm_flops_per_s") for run in runs]
+    outliers = calibration_outliers([min(of_nodes, default=None) for of_nodes in rates])
+    for run, share in zip(runs, outliers, strict=True):
         if run.status not in ("goal_reached", "completed"):
             continue
         if run.disturbances:
@@ -92,7 +94,7 @@ def disturbed(runs: Sequence[Record]) -> dict[str, str]:
 
 
 def mixture(runs: Sequence[Record]) -> tuple[str, ...]:
-    """Return what the runs do not share though it may change their times, e.g. "2 states of the code"."""
+    """Return what the runs do not share although it may change their times, e.g. "2 states of the code"."""
     packages: dict[str, set[str | None]] = {}
     software = [run.software for run in runs]
     for each in software:
@@ -114,16 +116,11 @@ def mixture(runs: Sequence[Record]) -> tuple[str, ...]:
 
 def machine(run: Record) -> list[str]:
     """Return the kinds of nodes of a run: processor, usable CPUs and GPUs, each as JSON."""
-    kinds = {(str(n.cpu_model), n.usable_cpus, *(gpu.name for gpu in n.gpus)) for n in run.nodes}
+    kinds = {(str(n.cpu_model), n.usable_cpus, *(gpu.kind for gpu in n.gpus)) for n in run.nodes}
     return sorted(map(json.dumps, kinds))
 
 
-def _slowest_node(run: Record) -> float | None:
-    """Return the lowest rate of the device that trained among the run's nodes, FLOP/s."""
-    return min(_node_rates(run, f"{run.experiment.backend.device}_gemm_flops_per_s"), default=None)
-
-
 def _warm(run: Record) -> bool | None:
-    """Return whether every node had the data in memory when the clock started; None where none told."""
+    """Return whether every node had the data in memory when the clock started, or None if not recorded."""
     cached = [node.data_cached for node in run.nodes if node.data_cached is not None]
     return min(cached) >= WARM if cached else None

@@ -1,7 +1,7 @@
-"""Published results of MLBench and of others, to show beside our own.
+"""Read published results of MLBench and of others, for comparison with measured ones.
 
 tables/ has one CSV file a study, and published_studies.yaml what the rows of a study have in common. A column
-`name [unit]` holds values; every other column says what the row is about. archives/ has every curve of the 57
+`name [unit]` holds values, and every other column describes the row. archives/ has every curve of the 57
 result archives that MLBench published in 2020 and 2021 (tools/convert_published.py).
 """
 
@@ -23,7 +23,7 @@ FOLDER = Path(str(files("mlbench.analysis")))
 
 @checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class PublishedNumber:
-    """One published number; a field is None where the source does not say."""
+    """One published number. A field is None if the source does not state it."""
 
     study: str  # a key of published_studies.yaml
     title: str
@@ -35,9 +35,9 @@ class PublishedNumber:
     caveat: str
     chart: bool = False  # read off a chart, so good to 3 % at best
     task: str | None = None
-    label: str | None = None  # what tells the row from others of its study
+    label: str | None = None  # what distinguishes the row from others of its study
     goal: str | None = None
-    workers: int | None = None  # training processes, one accelerator each where there are accelerators
+    workers: int | None = None  # training processes, one accelerator each if there are accelerators
     backend: str | None = None
     device: str | None = None
     dtype: str | None = None
@@ -51,14 +51,14 @@ class PublishedNumber:
 
 @dataclass(frozen=True)
 class ArchivedRun:
-    """One archive of MLBench's results; hyper-parameters and seed are not in it.
+    """One archive of MLBench's results. It has neither hyper-parameters nor a seed.
 
     - path: inside the collection of archives, github.com/mlbench/mlbench-results, commit 2160872.
-    - sha256: of the archive; runs that were published twice share it.
+    - sha256: of the archive. Runs that were published twice share it.
     - sync: "all-reduce" after the backward pass, or "ddp".
-    - goal_metric, goal_target, time_to_goal_s: None where the archive holds no result. The time is rank 0's
+    - goal_metric, goal_target, time_to_goal_s: None if the archive holds no result. The time is rank 0's
       inside batches.
-    - caveats: why the numbers are not what their names say.
+    - caveats: how the numbers differ from their names.
     """
 
     path: str
@@ -124,7 +124,7 @@ def _all() -> tuple[PublishedNumber, ...]:
 
 
 def _references(study: str, common: dict[str, Any], row: dict[str, str]) -> list[PublishedNumber]:
-    """Return one number for each value of a row, whose cells pydantic reads; an empty cell is no value."""
+    """Return one number for each value of a row, whose cells pydantic reads. Empty cells are no values."""
     cells = [(*column.partition(" ["), cell) for column, cell in row.items() if cell]
     about: dict[str, Any] = {"study": study, **common}
     about |= {name: cell for name, bracket, _, cell in cells if not bracket}

@@ -1,7 +1,7 @@
-"""Reference convergence points (RCP): the epochs a task needs, and runs that needed too few to be true.
+"""Compute reference convergence points (RCP): epochs that a task needs, and runs with too few.
 
-Files and formula are MLPerf's (mlcommons/logging 4.1.68, rcp_checker). Where its rules and its code differ,
-the code is followed: the standard deviation is that of all runs, the mean leaves out fastest and slowest.
+Files and formula are MLPerf's (mlcommons/logging 4.1.68, rcp_checker). If its rules and its code differ, the
+code is followed. The standard deviation is that of all runs, and the mean leaves out fastest and slowest.
 """
 
 import math
@@ -25,7 +25,7 @@ def record(
     when: str,
     platform: str,
 ) -> dict[str, Any]:
-    """Return one reference point as MLPerf's files have it; `missed` runs reached no goal."""
+    """Return one reference point as MLPerf's files have it. `missed` runs reached no goal."""
     values = dict(hyperparameters)
     return {
         "Benchmark": benchmark,
@@ -43,10 +43,11 @@ def fewest_epochs(reference: Sequence[float], *, runs: int) -> float:
     """Return the least mean of epochs that MLPerf's test accepts of `runs` runs.
 
     - reference: the epochs of the reference's runs, three or more.
-    - runs: two of them, the extremes, are left out of the mean where there are three or more.
+    - runs: two of them, the extremes, are left out of the mean if there are three or more.
 
-    m - t * s * sqrt(1/n1 + 1/n2): m the olympic mean of the reference, s the standard deviation of all its
-    runs, n1 and n2 the runs that are left, t Student's 95 % quantile for n1 + n2 - 2.
+    The formula is m - t * s * sqrt(1/n1 + 1/n2). m is the olympic mean of the reference, and s the standard
+    deviation of all its runs. n1 and n2 are the runs that are left, and t is Student's 95 % quantile for n1 +
+    n2 - 2.
     """
     from scipy.stats import t
 
@@ -65,10 +66,10 @@ def implausible(
     hyperparameters: Mapping[str, Any],
     references: Mapping[str, Mapping[str, Any]],
 ) -> str | None:
-    """Return why these runs of one configuration converged too fast to be true; None where they did not.
+    """Return why these runs of one configuration converged too fast to be true, or None if not.
 
     - epochs: of the runs that reached the goal.
-    - hyperparameters: with global_batch_size. A reference with others says nothing about these runs.
+    - hyperparameters: with global_batch_size. A reference with others does not apply to these runs.
     """
     for name, reference in references.items():
         values = reference["Hyperparams"] | {"global_batch_size": reference["BS"]}

@@ -1,10 +1,10 @@
-"""What `results list` shows of every run and selects it by, kept in one file so that records stay closed.
+"""Index the fields that `results list` shows and selects by, in one file, so that records stay closed.
 
-The file (`.index.sqlite` in output_root) is derived: whoever deletes it loses seconds. A row counts only
-while the run's record is the file it was made from (inode, size, times of change), and where the record calls
-itself eligible the event log, too, against which it is checked. The whole file counts only while its checksum
-holds, it lies where it was written, and mlbench's sources are those that wrote it. Everything else is read
-from the records, as if there were no file.
+The file (`.index.sqlite` in output_root) is derived, and deleting it costs seconds. A row counts only while
+the run's record is the file it was made from (inode, size, times of change). If the record calls itself
+eligible, the same holds for the event log against which it is checked. The whole file counts only while its
+checksum holds, its location is unchanged, and mlbench's sources are those that wrote it. Everything else is
+read from the records, as if there were no file.
 """
 
 import gc
@@ -44,8 +44,8 @@ CREATE TABLE run (name TEXT, state TEXT, point INTEGER, own TEXT);
 class IndexEntry(NamedTuple):
     """One run: what a listing shows of it (`row`), and the fields that it is selected by.
 
-    - state: of the record and, if it calls itself eligible, the event log, as text; empty where a change may
-      go unseen.
+    - state: of the record and, if it calls itself eligible, the event log, as text. Empty if a change may go
+      unseen.
     """
 
     state: str
@@ -62,13 +62,13 @@ class IndexEntry(NamedTuple):
 
 
 def own_values(record: Record) -> dict[str, Any]:
-    """Return what the runs of one point differ in, in JSON types and in the order of OWN; times in s."""
+    """Return what the runs of one point differ in, as JSON types in the order of OWN, with times in s."""
     values = fields.flat(record, SHOWN) | {"cost_elsewhere": record.is_cost_elsewhere, "key": record.key}
     return {name: values[name] if name in values else getattr(record, name) for name in OWN}
 
 
 def shared_values(record: Record) -> dict[str, Any]:
-    """Return what a listing shows of a run's configuration, and its units."""
+    """Return the values of a run's configuration that a listing shows, and its units."""
     samples, metric, goal = fields.units(record)
     target = [goal.metric, goal.target, goal.direction] if goal else None
     return fields.flat(record, SHARED) | {"sample_unit": samples, "metric_unit": metric, "target": target}
@@ -98,13 +98,13 @@ def entries(output_root: Path) -> tuple[dict[str, IndexEntry], list[str]]:
                 fresh += bool(entry.state)
         current[name] = entry
     if fresh > FEW:
-        with suppress(OSError, sqlite3.Error):  # a folder that nobody may write to is listed all the same
+        with suppress(OSError, sqlite3.Error):  # a read-only folder is listed all the same
             _write(output_root / NAME, current)
     return current, complaints
 
 
 def _entry(folder: Path, state: str, with_log: str, shared: dict[str, Mapping[str, Any]]) -> IndexEntry:
-    """Read a record; UserError where it cannot be used.
+    """Read a record. Raises UserError if it cannot be used.
 
     `state` and `with_log` are the record's, and the record's and the event log's, from before.
     """
@@ -120,7 +120,7 @@ def _entry(folder: Path, state: str, with_log: str, shared: dict[str, Mapping[st
 
 
 def _log(folder: Path) -> str:
-    """Return the state of a run's event log; "-" without one."""
+    """Return the state of a run's event log, "-" without one."""
     try:
         return _stat(f"{folder}/{events.NAME}")
     except FileNotFoundError:
@@ -128,14 +128,14 @@ def _log(folder: Path) -> str:
 
 
 def _stat(path: str) -> str:
-    """Return what changes with a file."""
+    """Return the values that change with a file."""
     status = os.stat(path)
     return f"{status.st_ino} {status.st_size} {status.st_ctime_ns} {status.st_mtime_ns}"
 
 
 def _read(path: Path) -> dict[str, IndexEntry]:
-    """Return the index; an empty one where there is none, or none to be trusted."""
-    try:  # the file is replaced, never changed, so nobody need lock it
+    """Return the index, or an empty one if there is no trusted one."""
+    try:  # the file is replaced, never changed, so it needs no lock
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as index:
             files, points, runs = (
                 index.execute(f"SELECT * FROM {table}").fetchall() for table in ("file", "point", "run")
@@ -157,7 +157,7 @@ def _read(path: Path) -> dict[str, IndexEntry]:
 
 
 def _write(path: Path, current: Mapping[str, IndexEntry]) -> None:
-    """Write the index; a reader finds the old one or the new one, never a part."""
+    """Write the index atomically: a reader finds the old one or the new one, never a part."""
     indexed = {name: entry for name, entry in current.items() if entry.state}
     objects = {id(entry.shared): json.dumps(entry.shared) for entry in indexed.values()}
     numbers = {text: number for number, text in enumerate(dict.fromkeys(objects.values()))}
@@ -180,6 +180,6 @@ def _write(path: Path, current: Mapping[str, IndexEntry]) -> None:
 
 
 def _file(path: Path, points: list[Any], runs: list[Any]) -> tuple[str, str, int]:
-    """Return what makes the index valid: the sources that wrote it, where it is, and its own checksum."""
+    """Return what makes the index valid: the sources that wrote it, its location, and its checksum."""
     checksum = zlib.crc32("\n".join(map(str, chain.from_iterable([*points, *runs]))).encode())
     return provenance.sources(), os.path.realpath(path.parent), checksum

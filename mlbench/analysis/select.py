@@ -1,15 +1,15 @@
-"""Which runs: words as `task=resnet20`, `workers=1,2`, `key:01ab`, `study:NAME`, or a part of a run's name.
+"""Select runs by words as `task=resnet20`, `workers=1,2`, `key:01ab`, `study:NAME`, or a part of a name.
 
-All words of a selection must hold, `last` after the others; a comma separates values of which one must.
-Names are those of the command line and of a resolved configuration (`task.batch_size`), and status, source,
-key, recipe and run.
+All words of a selection must hold, `last` after the others. A comma separates values of which one must. Names
+are those of the command line and of a resolved configuration (`task.batch_size`), and status, source, key,
+recipe and run.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from mlbench.config.errors import UserError, suggest
+from mlbench.config.errors import ResultError, suggest
 from mlbench.config.identity import flatten, role
 from mlbench.record import run_folders
 from mlbench.record.record import Record
@@ -34,14 +34,14 @@ def select(
             value = word.removeprefix("key:").removeprefix("study:")
         accepted = value.split(",")
         if not all(part.strip() for part in accepted):
-            raise UserError(f"{word!r} names no run", hint="give a part of a run's name, or name=value")
+            raise ResultError(f"{word!r} matches no run", hint="give a part of a run's name, or name=value")
         if len(set(accepted)) < len(accepted):
-            raise UserError(f"{word} names a value twice", hint="keep one of them")
+            raise ResultError(f"{word} repeats a value", hint="keep one of them")
         if equals:
             if runs and not any(name in fields(run) for run in runs):
                 names = sorted({field for run in runs for field in fields(run)})
-                hint = "python -m mlbench.run --cfg job prints the fields of a run"
-                raise UserError(f"{name} is unknown{suggest(name, names)}", hint=hint)
+                hint = "mlbench run --cfg job prints the fields of a run"
+                raise ResultError(f"{name} is unknown{suggest(name, names)}", hint=hint)
             selected = [run for run in selected if matches(fields(run), name, accepted)]
         elif word.startswith("key:"):
             selected = [run for run in selected if fields(run)["key"].startswith(value)]
@@ -55,7 +55,7 @@ def select(
 
 
 def fields(record: Record) -> dict[str, Any]:
-    """Return what a record can be selected by: its configuration, flat, with groups by their names."""
+    """Return the fields that select a record: its configuration, flat, with groups by their names."""
     experiment = record.experiment.plain()
     named = {name: value for name, value in flatten(experiment).items() if role(name) != "location"}
     groups = {name: value for name, value in experiment.items() if isinstance(value, dict)}

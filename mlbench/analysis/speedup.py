@@ -1,4 +1,4 @@
-"""Speed-up, efficiency and price index of points against one worker; docs/statistics.md defines them."""
+"""Compute speed-up, efficiency and price index against one worker, as docs/statistics.md defines them."""
 
 import math
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from mlbench.analysis.points import OPTIONAL_FIELDS, Point, differences, require
 class Speedup:
     """One point against the one-worker point of its curve.
 
-    - why: the reason that there is no speed-up; None if there is one.
-    - total, compute: time to the goal with one worker over that with k; compute-only counts forward, loss,
+    - why: the reason that there is no speed-up, or None if there is one.
+    - total, compute: time to the goal with one worker over that with k. Compute-only counts forward, loss,
       backward and optimizer.
     - efficiency: total over k.
-    - price_index: price increase over performance increase; below 1 the workers earn their price.
+    - price_index: price increase over performance increase. Below 1 the workers earn their price.
     - excluded_ratio: the quotient of the times of a point that may not have a speed-up, to be drawn apart.
-    - note: what a reader must know to read the number.
+    - note: a caveat of the number.
     """
 
     point: Point
@@ -65,7 +65,7 @@ def speedups(all_points: Sequence[Point]) -> list[Speedup]:
 
 
 def price_index(speedup: Ratio, price: float) -> Ratio:
-    """Return price increase over performance increase, where `price` is that of an hour against the base's.
+    """Return price increase over performance increase, with `price` that of an hour against the base's.
 
     The bill grows by price / speedup, performance by speedup: price / speedup^2, MLBench's k / S^2.
     """
@@ -79,7 +79,7 @@ def price_index(speedup: Ratio, price: float) -> Ratio:
 
 
 class _Nearest:
-    """The one-worker points of a task, among which the one that differs least from another point is found.
+    """The one-worker points of a task, to find the one that differs least from another point.
 
     Only the fields in which they differ from each other decide which one that is.
     """
@@ -89,7 +89,7 @@ class _Nearest:
         names = sorted({name for series in fields for name in series})
         names = [name for name in names if len({series.get(name) for series in fields}) > 1]
         self._points = some
-        # Of the values of each field; None: absent.
+        # Of the values of each field (None: absent).
         self._codes: dict[str, dict[str | None, int]] = {name: {} for name in names}
         self._columns = {
             name: np.array([codes.setdefault(series.get(name), len(codes)) for series in fields])
@@ -117,7 +117,7 @@ def _compare(point: Point, curve: Sequence[Point], nearest: _Nearest | None) -> 
             ratio(base.times, point.times, resamples=1).value if base and base.times and point.times else None
         )
         return Speedup(point, base, why, excluded_ratio=excluded_ratio)
-    # By definition; what is uncertain about the base is in the others' intervals.
+    # By definition. The uncertainty of the base is in the others' intervals.
     unity = Ratio(1.0, 1.0, 1.0)
     total = unity if point is base else ratio(base.times, point.times)
     compute = None
@@ -136,7 +136,7 @@ def _compare(point: Point, curve: Sequence[Point], nearest: _Nearest | None) -> 
 
 
 def _without_base(point: Point, bases: Sequence[Point], nearest: _Nearest | None) -> str | None:
-    """Return why the point has no one-worker point to be compared with; None if it has one."""
+    """Return why the point has no one-worker point to be compared with, or None if it has one."""
     if len(bases) > 1:
         return f"{len(bases)} one-worker points fit it"
     if not bases:
@@ -154,7 +154,7 @@ def _without_base(point: Point, bases: Sequence[Point], nearest: _Nearest | None
 
 
 def _other_speed(base: Point, point: Point) -> str | None:
-    """Return that the machines of the two were not equally fast; None where nobody can tell."""
+    """Return that the machines of the two were not equally fast, or None if equal or unknown."""
     difference = pooling.calibration(base.records, point.records).difference
     return difference and f"the machines of one worker and of {point.workers} were calibrated at {difference}"
 

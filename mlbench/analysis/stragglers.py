@@ -1,8 +1,10 @@
-"""Whether one rank keeps the others waiting, reported only when the run shows it."""
+"""Find the rank that keeps the others waiting, reported only when the run shows it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
+from math import comb
 from statistics import median
 
 from mlbench.record.format import duration, percent
@@ -10,14 +12,14 @@ from mlbench.record.phases import LatenessBlock
 from mlbench.record.record import Record
 
 CONFIDENCE = 0.99  # of the sentence, whatever the number of ranks
-LEAST = 0.1  # of a step; chosen after 4 of 40 healthy runs had a rank named (2026-11-25, performance.md)
+LEAST = 0.1  # of a step (chosen after 4 of 40 healthy runs had a rank named, 2026-11-25, performance.md)
 
 
 @dataclass(frozen=True)
 class Straggler:
     """A rank that launches its gradients later than the others.
 
-    - last: share of the stamped steps in which no rank was later. chance: what ranks alike would have.
+    - last: share of the stamped steps in which no rank was later. chance: the share of equal ranks.
     - median_s, low_s, high_s: how much later than the mean of the others, with an interval.
     """
 
@@ -30,7 +32,7 @@ class Straggler:
 
 
 def of_run(record: Record) -> Straggler | None:
-    """Return the rank of a run that keeps the others waiting; None where none is shown to."""
+    """Return the rank of a run that keeps the others waiting, or None if none is shown to."""
     step_s = record.step_s.get("p50", 0.0)
     return straggler(record.lateness, clock_error_s=record.clock_error_s, step_s=step_s)
 
@@ -38,13 +40,13 @@ def of_run(record: Record) -> Straggler | None:
 def straggler(
     lateness: Sequence[Sequence[LatenessBlock]], *, clock_error_s: float = 0.0, step_s: float = 0.0
 ) -> Straggler | None:
-    """Return the rank that is clearly late; None where none is, or where the run does not show it.
+    """Return the rank that is clearly late. None if none is, or if the run does not show it.
 
     `lateness[r]` are rank r's stretches of steps over the run. Steps that follow one another are alike, so a
     stretch counts once, by its median. The interval of their median is that of the sign test, exact for any
-    distribution (Conover 1999, Practical Nonparametric Statistics, section 3.2), at CONFIDENCE over all ranks
-    together (Bonferroni). Lateness that the clocks' error could make is none, and none is named
-    below LEAST of a step.
+    distribution (Conover 1999, Practical Nonparametric Statistics, section 3.2). It holds at CONFIDENCE over
+    all ranks together (Bonferroni). Lateness that the clocks' error could explain does not count, and no rank
+    is named below LEAST of a step.
     """
     ranks, tail = len(lateness), (1 - CONFIDENCE) / 2 / max(1, len(lateness))
     if ranks < 2 or not all(lateness):
@@ -66,13 +68,12 @@ def straggler(
 @cache  # the runs of a study have few numbers of ranks and stretches
 def _inside(n: int, tail: float) -> int:
     """Return from which of n ordered values on, counted from either end, the sign test's interval reaches."""
-    from scipy import stats  # takes a second to import, and --help needs none
-
-    return sum(bool(stats.binom.cdf(j, n, 0.5) <= tail) for j in range(n // 2))
+    sums = accumulate(comb(n, j) for j in range(n // 2))  # of 2^n, exact: the card needs no SciPy
+    return sum(partial / 2**n <= tail for partial in sums)
 
 
 def latest(lateness: Sequence[Sequence[LatenessBlock]]) -> str | None:
-    """Return the rank that launched its gradients last, and how late; None where nothing was compared."""
+    """Return the rank that launched its gradients last, and how late. None if nothing was compared."""
     late = [median(block.median_s for block in blocks) for blocks in lateness if blocks]
     if len(late) < max(2, len(lateness)):
         return None
@@ -81,8 +82,15 @@ def latest(lateness: Sequence[Sequence[LatenessBlock]]) -> str | None:
 
 def sentence(late: Straggler) -> str:
     """Return the straggler in words."""
+    waiting, before = others(late.rank, round(1 / late.chance))
     return (
-        f"rank {late.rank} keeps the others waiting: it came last in {percent(late.last)} of the steps "
-        f"(by chance {percent(late.chance)}), {duration(late.median_s)} after the mean of the others "
+        f"rank {late.rank} keeps {waiting} waiting: it came last in {percent(late.last)} of the steps "
+        f"(by chance {percent(late.chance)}), {duration(late.median_s)} after {before} "
         f"({duration(late.low_s)} to {duration(late.high_s)})"
     )
+
+
+def others(rank: int, ranks: int) -> tuple[str, str]:
+    """Return who waits for a rank, and after whom it comes."""
+    other = f"rank {1 - rank}"
+    return (other, other) if ranks == 2 else ("the others", "the mean of the others")

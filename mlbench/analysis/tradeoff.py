@@ -1,4 +1,4 @@
-"""Price against performance: which number of workers is worth its money, and how sure that is."""
+"""Weigh price against performance: which number of workers is worth its money, and how sure that is."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from mlbench.record.format import counted, factor
 
 @dataclass(frozen=True)
 class Optimum:
-    """The point with the least product of price and time, and in words how it stands to the others."""
+    """The point with the least product of price and time, with its comparison to the others in words."""
 
     point: Point
     dominated: tuple[Point, ...]  # worse, and shown to be (`slower_of_all`)
@@ -24,9 +24,9 @@ class Optimum:
 def optimum(curve: Sequence[Point], among: Sequence[Point] = ()) -> Optimum | None:
     """Return the price-performance optimum of points that differ in their workers alone.
 
-    None where fewer than two of them may be compared. The price index of two points with one base differs
-    by the quotient of nodes x time^2, so points are compared with each other and need no one-worker point.
-    `among`: all points of the page, for which together the comparisons hold at their level.
+    None if fewer than two of them may be compared. The price index of two points with one base differs by the
+    quotient of nodes x time^2. So points are compared with each other and need no one-worker point. `among`:
+    all points of the page, for which together the comparisons hold at their level.
     """
     candidates = [
         point for point in curve if point.exclusion_reason is None and math.isfinite(_product(point))
@@ -75,14 +75,18 @@ def _words(
     if best.workers == 1:
         sentence = "One worker has the best price-performance"
     elif base is not None:
-        sentence += f" (price index {format_ratio(trade(best, base))}; one worker is 1)"
+        sentence += f" (price index {format_ratio(trade(best, base))}, relative to one worker)"
     if dominated:
         sentence += f", significantly better than {_counts(dominated)}"
-    if undecided:
-        fewest = min(point.n for point in (best, *undecided))
+    joint = ", and against" if dominated else ", but against"
+    apart = [point for point in undecided if _apart(point, best)]
+    if close := [point for point in undecided if point not in apart]:
+        fewest = min(point.n for point in (best, *close))
         because = f": {counted(fewest, 'run')} per point cannot show one" if fewest < FEWEST_SHOWN else ""
-        joint = "; against" if dominated else ", but against"
-        sentence += f"{joint} {_counts(undecided)} no significant difference{because}"
+        sentence += f"{joint} {_counts(close)} no significant difference{because}"
+    if apart:
+        joint = ", and against" if close else joint
+        sentence += f"{joint} {_counts(apart)} no comparison: the machine was not equally fast"
     return sentence + "."
 
 

@@ -1,4 +1,4 @@
-"""What a node can do, measured in two seconds, so that a slow node shows beside its results."""
+"""Measure the speed of a node in two seconds, so that its results show a slow node."""
 
 import os
 import statistics
@@ -8,8 +8,8 @@ from typing import Any
 from mlbench.record.noise import SPEED_SHARE
 
 MATRIX = {"cpu": 2048, "cuda": 8192}  # rows and columns; a product takes 1 ms to 0.5 s on either
-BUFFER = 256 * 2**20  # bytes, beyond the caches of most processors
-BLOCKS = 3  # timed at least, however slow the node is
+BUFFER = 256 * 2**20  # bytes, more than the caches of most processors
+BLOCKS = 3  # timed at least, even on a slow node
 SECONDS = "MLBENCH_CALIBRATION_S"  # environment variable, recorded: s for all blocks of a node together
 
 Clock = Callable[[], float]
@@ -22,13 +22,16 @@ def calibrate(
 
     - `cpu_gemm_flops_per_s`: products of square float32 matrices, 2n^3 FLOPs each.
     - `cpu_copy_bytes_per_s`: copies of a buffer, bytes read and bytes written both counted.
-    - `cuda_...`: the same on the current CUDA device, where there is one, and
-      `cuda_half_gemm_flops_per_s`: products of float16 matrices, which tensor cores compute.
+    - `cuda_...`: the same on the current CUDA device, if there is one, and `cuda_half_gemm_flops_per_s`:
+      products of float16 matrices, which tensor cores compute.
 
-    `threads` is how many CPU threads compute, `clock` returns seconds, `seconds` is for all blocks
-    together, by default 2 or what MLBENCH_CALIBRATION_S says; what a block needs beyond its share comes on
-    top, as does one untimed block of each. With 0 seconds nothing is measured and the row is empty.
-    `devices` are those to measure of "cpu" and "cuda", by default what there is.
+    Args:
+        threads: number of computing CPU threads.
+        seconds: for all blocks together, by default MLBENCH_CALIBRATION_S or 2. The time of a block beyond
+            its share is added, as is one untimed block of each. With 0 nothing is measured and the row is
+            empty.
+        devices: those to measure of "cpu" and "cuda", by default all that exist.
+        clock: returns seconds.
     """
     import torch
 
@@ -54,7 +57,7 @@ def calibrate(
 
 
 def slowest(gpus: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return of each rate the lowest of a node's GPUs, which all of them wait for."""
+    """Return the lowest of each rate over a node's GPUs, since all of them wait for the slowest."""
     names = [name for name in gpus[0] if name != "threads"] if gpus else []
     return {name: min(gpu[name] for gpu in gpus) for name in names}
 
@@ -83,7 +86,7 @@ def _blocks(device: str) -> dict[str, tuple[int, Callable[[], Any]]]:
     import torch
 
     n = MATRIX[device]
-    # Random, because a GPU at its power limit multiplies constants faster; and its own generator.
+    # Random, because a GPU at its power limit multiplies constants faster. A separate generator.
     generator = torch.Generator(device).manual_seed(0)
     left, right = (torch.rand(n, n, device=device, generator=generator) for _ in range(2))
     product = torch.empty(n, n, device=device)
@@ -102,7 +105,7 @@ def _blocks(device: str) -> dict[str, tuple[int, Callable[[], Any]]]:
 def _rates(
     run: Callable[[], Any], wait: Callable[[], Any], *, work: int, seconds: float, clock: Clock
 ) -> list[float]:
-    """Return the work per second of each block; blocks start until `seconds` are over."""
+    """Return the work per second of each block. Blocks start until `seconds` are over."""
     run()
     wait()
     rates: list[float] = []

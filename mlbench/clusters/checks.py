@@ -1,4 +1,4 @@
-"""What this machine can run, one check a row: for `python -m mlbench.doctor` and packages that add to it."""
+"""Check this machine, one check a row: for `mlbench doctor` and packages that add to it."""
 
 import shutil
 from dataclasses import dataclass
@@ -9,8 +9,9 @@ from typing import Literal
 class Check:
     """Something that a run needs, or may need.
 
-    - state: "here"; "absent", and what needs it is another matter; "fault": no run works before it is mended.
-    - detail: what there is, e.g. a version. way: how to get what is absent or to mend a fault.
+    - state: "here"; "absent", which only some runs notice; "fault", with which no run works.
+    - detail: the finding, e.g. a version.
+    - way: how to install an absent part or to fix a fault.
     """
 
     name: str

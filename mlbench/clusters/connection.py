@@ -1,10 +1,11 @@
-"""How a command becomes a driver of a cluster's Ray: `connect` for one run, `join` for a sweep.
+"""Make a command a driver of a cluster's Ray: `connect` for one run, `join` for a sweep.
 
 A cluster is a module of this folder, found by its name:
 
 - `connect(experiment)`: a context manager that makes this process a driver of the cluster's Ray and yields
-  the address at which workers reach it. What it started ends with the block.
-- `data_source(experiment)`, where there is one: where its workers find the data set, for people.
+  the address at which workers reach it. Everything that it started ends with the block.
+- `joins()`, if the cluster's Ray may run already: whether it does. Without it, `connect` starts one.
+- `data_source(experiment)`, optional: a text that shows from which place its workers read the data set.
 - `shares_files`: whether workers see the driver's files, so that the driver can prepare data for them.
 """
 
@@ -23,7 +24,7 @@ from mlbench.config.experiment import Experiment
 
 WHAT = {"gcs_server": "server of the cluster's state (GCS)", "raylet": "node server (raylet)"}
 WORKER = "RayTrainWorker"  # Ray Train's class of workers
-ANSWER_S = 5.0  # s that a server on another node has to take a connection
+ANSWER_S = 5.0  # s in which a server on another node must accept a connection
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Servers:
     """Ray's servers that this process needs.
 
     - local: those on this machine, by the names of their processes.
-    - gcs: where the server of the cluster's state listens, if that is elsewhere.
+    - gcs: the address of the cluster state's server, if that is on another machine.
     """
 
     local: tuple[tuple[str, psutil.Process], ...] = ()
@@ -51,18 +52,18 @@ class Servers:
 
     @classmethod
     def started_here(cls) -> "Servers":
-        """Return the server of the cluster's state that this process has started, also before it answers."""
+        """Return the cluster state's server that this process has started, also before it answers."""
         own = (process for _, process in reaper.processes(reaper.owner()))
         return cls(processes.by_name(own, processes.SERVERS[0]))
 
     def lost(self) -> str | None:
-        """Return why Ray cannot go on, in one sentence; None while its servers live.
+        """Return why Ray cannot go on, in one sentence, or None while its servers live.
 
         Ray itself notices after a minute, and then ends this process.
         """
         for name, server in self.local:
             if not processes.lives(server):
-                return f"Ray's {WHAT[name]} has died: killed, out of memory, or stopped by somebody"
+                return f"Ray's {WHAT[name]} has died: killed, out of memory, or stopped"
         if self.gcs is not None and not any(answers(self.gcs) for _ in range(2)):
             return f"Ray's {WHAT[processes.SERVERS[0]]} at {self.gcs[0]} cannot be reached any more"
         return None
@@ -70,7 +71,7 @@ class Servers:
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """A worker as Ray knows it; what it does not know yet is "" or 0."""
+    """A worker in Ray's state. Values that are unknown yet are "" or 0."""
 
     node: str
     address: str
@@ -79,9 +80,9 @@ class WorkerProcess:
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """What each worker gets of a cluster.
+    """The resources of each worker in a cluster.
 
-    - resources: what one worker reserves, e.g. {"CPU": 1, "GPU": 1}.
+    - resources: reservation of one worker, e.g. {"CPU": 1, "GPU": 1}.
     - placement: Ray's strategy for the workers' nodes, PACK or STRICT_SPREAD.
     - threads: compute threads of a worker.
     - oversubscribed: more threads than CPUs, so the times are not those of this many workers.
@@ -95,19 +96,19 @@ class WorkerResources:
 
 @dataclass(frozen=True)
 class Connection(WorkerResources):
-    """A Ray cluster that this process is a driver of; `host` is the address at which workers reach it."""
+    """A Ray cluster with this process as a driver. Workers reach the driver at the address `host`."""
 
     host: str
     job_id: str
     node_ids: list[str]
     label_selector: list[dict[str, str]] | None = None  # of each rank's node; None: any
-    interface: str | None = None  # by which the workers reach each other; None: each finds it
+    interface: str | None = None  # for the traffic between workers; None: each finds it
     extras: dict[str, Any] = field(default_factory=dict)  # for the record, by name, as JSON types
     servers: Servers = field(default_factory=Servers)
     restarts: bool = False  # whether the run goes on without a node
 
     def workers(self) -> list[WorkerProcess]:
-        """Return the workers' processes, as far as Ray has begun to make them; none without Ray."""
+        """Return the workers' processes that Ray has begun to make, or none without Ray."""
         if not self.job_id:
             return []
         return [
@@ -117,7 +118,7 @@ class Connection(WorkerResources):
         ]
 
     def lost(self) -> str | None:
-        """Return why the run cannot go on, in one sentence; None while Ray's servers and the nodes live."""
+        """Return why the run cannot go on, in a sentence, or None while Ray's servers and the nodes live."""
         lost = self.servers.lost()
         if lost is not None or len(self.node_ids) < 2 or self.restarts:
             return lost
@@ -128,7 +129,7 @@ class Connection(WorkerResources):
         for node in missing:
             if node["NodeID"] in used or not any(used):
                 where = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-                return f"the node {where} cannot be reached any more: it is off, or its network is down"
+                return f"the node {where} is unreachable: it is off, or its network is down"
         return None
 
 
@@ -150,9 +151,9 @@ def shares_files(experiment: Experiment) -> bool:
 
 @contextmanager
 def connect(experiment: Experiment) -> Iterator[Connection]:
-    """Join the cluster and reserve room for the workers; UserError where they do not fit.
+    """Join the cluster and reserve room for the workers. Raises UserError if they do not fit.
 
-    Where the network is emulated the cluster is one of emulated hosts, which end with the block.
+    With an emulated network the cluster is one of emulated hosts, which end with the block.
     """
     from mlbench.clusters import placement
 
@@ -165,6 +166,13 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
         yield replace(reserved, servers=Servers.find(), restarts=experiment.max_failures > 0)
 
 
+def beginning(experiment: Experiment) -> str:
+    """Return the display text for the first step of `connect` and `join`: a running Ray is joined."""
+    cluster = load(experiment.cluster.name)
+    joins = not experiment.network.emulated and getattr(cluster, "joins", bool)()
+    return f"{'joining' if joins else 'starting'} Ray ({experiment.cluster.name})"
+
+
 def _configure(experiment: Experiment) -> None:
     ray_env.disable_background_work()
     ray_env.configure_train(timeout_s=experiment.backend.timeout_s)
@@ -172,14 +180,14 @@ def _configure(experiment: Experiment) -> None:
 
 @contextmanager
 def join(experiment: Experiment) -> Iterator[str]:
-    """Make this process a driver of the cluster's Ray; yield the address at which workers reach it."""
+    """Make this process a driver of the cluster's Ray. Yield the address at which workers reach it."""
     _configure(experiment)
     with load(experiment.cluster.name).connect(experiment) as host:
         yield host
 
 
 def answers(address: tuple[str, int]) -> bool:
-    """Return whether a server takes a connection within ANSWER_S."""
+    """Return whether a server accepts a connection within ANSWER_S."""
     try:
         socket.create_connection(address, timeout=ANSWER_S).close()
     except OSError:

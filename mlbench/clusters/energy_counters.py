@@ -1,13 +1,13 @@
-"""Joules that a node's GPUs and CPU packages take, from the counters that they keep themselves.
+"""Read the energy in joules of a node's GPUs and CPU packages from their hardware counters.
 
 - GPUs: NVML's total energy since the driver was loaded, mJ (NVML API reference, 2026: Volta and later).
 - CPU packages: Linux's power capping framework, uJ (Documentation/power/powercap, kernel 6.x). A package's
   counter wraps within half an hour of full load, so `read` must be called every few minutes. Memory and other
-  zones are left out: what one shows depends on the model.
+  zones are left out: their contents depend on the model.
 
-Many machines let nobody read them (virtual machines; since 2020 CPU counters are root's). Such a part is
-absent: it is not zero. All CPU packages of a node count, and of its GPUs those that the run computes on: on a
-machine that others share, the rest is theirs.
+Many machines do not allow users to read them (virtual machines; since 2020 only root reads CPU counters).
+Such a part is absent and not zero. All CPU packages of a node count. Of its GPUs those count on which the run
+computes: on a shared machine the rest belongs to other users.
 """
 
 import threading
@@ -15,21 +15,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mlbench.clusters import node
+from mlbench.clusters import gpu_state, node
 
 POWERCAP = Path("/sys/class/powercap")
 
 
 class EnergyMeter:
-    """The energy of this node since the meter was made; several threads may read it.
+    """The energy of this node since the meter was made. Several threads may read it.
 
-    - gpus: the UUIDs of those that count; None: all that the driver shows.
+    - gpus: the UUIDs of those that count. None: all that the driver shows.
     """
 
     def __init__(
         self, powercap: Path = POWERCAP, nvml: Any = None, *, gpus: Sequence[str] | None = None
     ) -> None:
-        # Zones of whole packages, AMD's too; intel-rapl-mmio shows the same ones again.
+        # Zones of whole packages, AMD's too. intel-rapl-mmio shows the same ones again.
         self._zones = [
             zone
             for zone in sorted(powercap.glob("intel-rapl:*"))
@@ -43,7 +43,7 @@ class EnergyMeter:
         self._begin_mj = self._gpu_mj()
 
     def read(self) -> dict[str, float]:
-        """Return the joules by part: `gpus` and `cpu_packages`, where all that count can be read."""
+        """Return the joules by part, `gpus` and `cpu_packages`, if all counters of the part can be read."""
         joules = {}
         now_mj = self._gpu_mj()
         if self._begin_mj is not None and now_mj is not None:
@@ -55,7 +55,7 @@ class EnergyMeter:
         return joules
 
     def _advance(self, zone: Path) -> bool:
-        """Add what a package has used since the last call; return whether it could be read."""
+        """Add the energy of a package since the last call. Return whether it could be read."""
         last, now = self._last[zone], _number(zone / "energy_uj")
         if last is None or now is None:
             return False
@@ -67,7 +67,7 @@ class EnergyMeter:
         return True
 
     def _gpu_mj(self) -> int | None:
-        """Return the sum over the GPUs that count; None where there is none, or one has no counter."""
+        """Return the sum over the GPUs that count, or None if there is none or one has no counter."""
         if not self._gpus:
             return None
         try:
@@ -77,9 +77,10 @@ class EnergyMeter:
 
 
 def _gpus(nvml: Any, uuids: Sequence[str] | None) -> tuple[Any, list[Any]]:
-    """Return NVML and a handle a GPU; none where one cannot be reached (a part of a GPU has no counter)."""
+    """Return NVML and a handle a GPU, or none if one is unreachable (a part of a GPU has no counter)."""
+    nvml = nvml or gpu_state.nvml()
     if nvml is None:
-        import pynvml as nvml
+        return None, []
     try:
         nvml.nvmlInit()
         if uuids is not None:

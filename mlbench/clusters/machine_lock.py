@@ -1,7 +1,7 @@
-"""One measurement at a time on a machine: a file lock that all its users and checkouts share.
+"""Allow one measurement at a time on a machine: a file lock that all its users and checkouts share.
 
-A run that has the machine for itself holds the lock exclusively and others wait for it. A run that is told
-not to wait holds it beside others, and each of them finds out: the one that comes touches the file.
+A run with exclusive use of the machine holds the lock exclusively, and others wait for it. A run that must
+not wait shares the lock with others. Each of them notices, since the run that comes touches the file.
 """
 
 import fcntl
@@ -12,14 +12,14 @@ from pathlib import Path
 
 from mlbench import clock
 
-PATH = "MLBENCH_MACHINE_LOCK"  # environment variable that names another file, e.g. one that containers share
-DEFAULT = Path("/tmp/mlbench-machine.lock")  # not TMPDIR, which may be each user's own
+PATH = "MLBENCH_MACHINE_LOCK"  # environment variable with another file, e.g. one that containers share
+DEFAULT = Path("/tmp/mlbench-machine.lock")  # not TMPDIR, which may differ between users
 
 
 class MachineLock:
-    """Holds this machine until `release`, or until the process ends in any way.
+    """Hold this machine until `release`, or until the process ends in any way.
 
-    - waited_s: s that other runs were waited for.
+    - waited_s: s of waiting for other runs.
     - shared: whether another run measured here at any time since `acquire`.
     """
 
@@ -30,9 +30,9 @@ class MachineLock:
         self._touched = self._stamp()
 
     def acquire(self, *, wait: bool, on_wait: Callable[[], object] = lambda: None) -> "MachineLock":
-        """Take the machine; `wait` for others (after `on_wait`), or else measure beside them.
+        """Take the machine. `wait` for others (after `on_wait`), or else measure at the same time.
 
-        Where the file system has no locks nothing is held, and load from other processes still shows.
+        If the file system has no locks, nothing is held, and load from other processes still shows.
         """
         alone = self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
         if wait and not alone:
@@ -42,12 +42,13 @@ class MachineLock:
             self.waited_s = clock.monotonic() - before
             self._touched = self._stamp()
         elif not wait:
-            # A shared lock lets others in that do not wait either; one that waits may come before it is held.
+            # A shared lock admits other runs that do not wait either. A waiting one may come before it is
+            # held.
             alone = alone and self._lock(fcntl.LOCK_SH | fcntl.LOCK_NB)
         if self._descriptor is not None and not (wait or alone):
             self._shared = True
-            with suppress(OSError):  # a file that may only be read
-                os.utime(self._descriptor)  # tells those that hold it
+            with suppress(OSError):  # a read-only file
+                os.utime(self._descriptor)  # notifies those that hold it
             self._lock(fcntl.LOCK_SH | fcntl.LOCK_NB)
         return self
 
@@ -78,17 +79,17 @@ class MachineLock:
 
 
 def _open(path: Path) -> int | None:
-    """Open the file, which any user may have made; None where it cannot be.
+    """Open the file, which any user may have made, or return None if that fails.
 
-    Without O_CREAT first: Linux refuses that for another user's file in /tmp (fs.protected_regular).
+    First without O_CREAT: Linux refuses that for another user's file in /tmp (fs.protected_regular).
     """
     flags = os.O_CLOEXEC | os.O_NOFOLLOW
     with suppress(FileNotFoundError, PermissionError):
         return os.open(path, os.O_RDWR | flags)
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o666)
-        os.fchmod(descriptor, 0o666)  # whatever the umask
+        os.fchmod(descriptor, 0o666)  # independent of the umask
         return descriptor
-    with suppress(OSError):  # two made it at once, or it may be read only: enough to lock
+    with suppress(OSError):  # two made it at once, or it is read only: enough to lock
         return os.open(path, os.O_RDONLY | flags)
     return None

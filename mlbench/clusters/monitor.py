@@ -1,21 +1,23 @@
-"""What a node does while it trains: CPU, memory, network and GPUs, sampled from beside the training loop."""
+"""Sample CPU, memory, network and GPUs of a node next to the training loop."""
 
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import psutil
 
 from mlbench import clock
+from mlbench.clusters import gpu_state
 from mlbench.clusters import node as machine
 from mlbench.clusters.energy_counters import EnergyMeter
+from mlbench.clusters.gpu_state import GpuWatch
 from mlbench.clusters.processes import below, of_session, session_of
-from mlbench.record.noise import Interference
+from mlbench.record.noise import GpuUse, Interference
 
-FIRST_S = 1.0  # s to the first sample; each pause is twice the one before until the interval is reached
+FIRST_S = 1.0  # s to the first sample; each pause is twice the one before up to the interval
 INTERVAL_S = 5.0  # s between samples
 COARSEST_S = 60.0  # s between them at most: 262 kJ, a package's whole counter, last 11 minutes at 400 W
 MOST_SAMPLES = 120  # kept between two validations, then every second one, and fewer from there on
@@ -23,24 +25,35 @@ MEGA = 1e6  # bytes; MLflow's megabytes are decimal
 
 
 class NodeMonitor:
-    """Samples this node in a thread, one monitor a node; as a context manager it runs until the block ends.
+    """Sample this node in a thread, one monitor a node. As a context manager it runs until the block ends.
 
-    A sample is flat: `wall` (s since 1970), `node` (as given: None where the run has one node, else e.g.
-    node_0 as MLflow names them), and numbers under MLflow's own names of system metrics. Where MLflow counts
-    megabytes since the start, `network_..._bytes_per_s` is the rate since the sample before, over all
-    interfaces, loopback included. `meter` is read along.
+    A sample is flat: `wall` (s since 1970), `node` (as given: None if the run has one node, else e.g. node_0
+    as MLflow names them), and numbers under MLflow's names of system metrics. MLflow counts network megabytes
+    since the start. `network_..._bytes_per_s` is instead the rate since the sample before, over all
+    interfaces, loopback included. `meter` is read with each sample. `gpus`: the UUIDs of the GPUs in
+    `gpu_use`. None: all. `pids`: the run's processes here, whose GPU memory counts with that of
+    all below them. Default: this one.
     """
 
     def __init__(
-        self, interval_s: float = INTERVAL_S, *, node: str | None = None, meter: EnergyMeter | None = None
+        self,
+        interval_s: float = INTERVAL_S,
+        *,
+        node: str | None = None,
+        meter: EnergyMeter | None = None,
+        gpus: Sequence[str] | None = None,
+        pids: Collection[int] = (),
     ) -> None:
-        import pynvml
-
         self._interval_s = interval_s
         self._node, self._meter = node, meter
-        self._gpus: tuple[Any, ...] = ()
-        with suppress(pynvml.NVMLError):  # node.describe says why there are none
-            self._gpus = machine.gpu_handles()
+        self._gpus: list[GpuWatch] = []
+        self._used: list[GpuWatch] = []
+        nvml = gpu_state.nvml()
+        with suppress(*([nvml.NVMLError] if nvml else ())):  # node.describe gives the reason for none
+            for index, handle in enumerate(machine.gpu_handles()):
+                self._gpus.append(GpuWatch(handle, index, pids or {os.getpid()}))
+                if gpus is None or gpu_state.ask("GetUUID", handle) in gpus:
+                    self._used.append(self._gpus[-1])
         self._samples: list[dict[str, Any]] = []
         self._lock = threading.Lock()
         self._ending = threading.Event()
@@ -73,12 +86,12 @@ class NodeMonitor:
                 self._meter.read()  # or a counter could wrap twice unseen
             with suppress(OSError), self._lock:  # e.g. too many open files: this sample is missing
                 self._samples.append(self.read())
-                if len(self._samples) >= MOST_SAMPLES:  # hours between validations: a coarser picture does
+                if len(self._samples) >= MOST_SAMPLES:  # hours between validations: coarser is enough
                     self._samples = self._samples[1::2]
                     self._interval_s = min(2 * self._interval_s, COARSEST_S)
 
     def read(self) -> dict[str, Any]:
-        """Return the node's state now; rates and CPU since the sample before."""
+        """Return the node's current state. Rates and CPU are since the sample before."""
         memory = psutil.virtual_memory()
         (before, old), (now, new) = self._network, (clock.monotonic(), psutil.net_io_counters())
         self._network = now, new
@@ -93,75 +106,77 @@ class NodeMonitor:
         if old is not None and new is not None:  # None: a container without any interface
             sample["network_receive_bytes_per_s"] = (new.bytes_recv - old.bytes_recv) / seconds
             sample["network_transmit_bytes_per_s"] = (new.bytes_sent - old.bytes_sent) / seconds
-        for index, handle in enumerate(self._gpus):
-            sample |= {f"gpu_{index}_{name}": value for name, value in _gpu(handle).items()}
+        for index, watch in enumerate(self._gpus):
+            sample |= {f"gpu_{index}_{name}": value for name, value in watch.sample(seconds).items()}
         return sample
+
+    def gpu_use(self) -> list[GpuUse]:
+        """Return the state of the run's GPUs over the samples so far."""
+        with self._lock:
+            return [watch.use() for watch in self._used]
 
 
 class CpuUse:
-    """Tells what other processes, and other machines of the hypervisor, take of this one's CPUs.
+    """Measure how much of this machine's CPUs other processes, and the hypervisor's other machines, take.
 
-    `own` returns the processes that are the run's; whatever else the kernel counts is others'. Interrupts are
-    nobody's. It walks all processes twice, 10 to 30 ms each (130 processes), so not while a batch is timed.
+    `own` returns the run's processes. Everything else that the kernel counts belongs to others, except
+    interrupts, which count for neither. It walks all processes twice, 10 to 30 ms each (130 processes), so
+    not while a batch is timed.
     """
 
     def __init__(self, own: Callable[[], Iterable[psutil.Process]]) -> None:
-        self._own = own
-        self._begin = clock.monotonic(), *_cpu_seconds(), _cpu_seconds_of(own())
+        self._own, self._allowed = own, os.sched_getaffinity(0)  # a rank may be bound to some of them later
+        self._begin = (
+            clock.monotonic(),
+            *_cpu_seconds(self._allowed),
+            machine.throttled_s(),
+            _cpu_seconds_of(own()),
+        )
 
     def interference(self) -> Interference:
         """Return the means since this object was made."""
-        now = clock.monotonic(), *_cpu_seconds(), _cpu_seconds_of(self._own())
-        seconds, busy, steal, own = (after - before for before, after in zip(self._begin, now, strict=True))
+        now = (
+            clock.monotonic(),
+            *_cpu_seconds(self._allowed),
+            machine.throttled_s(),
+            _cpu_seconds_of(self._own()),
+        )
+        differences = [after - before for before, after in zip(self._begin, now, strict=True)]
+        seconds, busy, steal, throttled, own = differences
         seconds = max(seconds, 1e-9)
         return Interference(
             seconds=seconds,
-            cpus=float(len(os.sched_getaffinity(0))),
+            cpus=float(len(self._allowed)),
             others=max(0.0, busy - max(0.0, own)) / seconds,
             steal=max(0.0, steal) / seconds,
+            throttled=max(0.0, throttled) / seconds,
         )
 
 
 def own_processes(roots: Iterable[int] = ()) -> set[psutil.Process]:
-    """Return this process, those with a pid of `roots`, Ray's processes that it is part of, and all below."""
+    """Return this process, those with a pid of `roots`, the Ray processes around it, and all below."""
     with suppress(psutil.Error):
         sessions = {session_of(parent) for parent in psutil.Process().parents() if parent.name() == "raylet"}
         return below({os.getpid(), *roots}).union(*(of_session(session) for session in sessions if session))
     return below({os.getpid(), *roots})
 
 
-def _cpu_seconds() -> tuple[float, float]:
-    """Return what the CPUs that this process may use have worked since boot, and what was stolen, in s."""
-    # Of CPUs that are on, psutil gives the times in the file's order, but not the numbers.
+def _cpu_seconds(allowed: set[int] | None = None) -> tuple[float, float]:
+    """Return the work of these, or all allowed, CPUs since boot and the stolen time, both in s."""
+    # For CPUs that are on, psutil returns the times in the file's order, but not the numbers.
     numbers = re.findall(r"^cpu(\d+)", machine.kernel_text(machine.ROOT / "proc/stat") or "", re.MULTILINE)
     times = dict(zip(map(int, numbers), psutil.cpu_times(percpu=True), strict=False))
-    allowed = os.sched_getaffinity(0)
-    if allowed <= times.keys():  # else a container has numbers of its own, for its CPUs alone (lxcfs)
+    allowed = allowed or os.sched_getaffinity(0)
+    if allowed <= times.keys():  # else a container numbers its CPUs differently (lxcfs)
         times = {cpu: times[cpu] for cpu in allowed}
     busy = sum(each.user + getattr(each, "nice", 0.0) + each.system for each in times.values())
     return busy, sum(getattr(each, "steal", 0.0) for each in times.values())
 
 
 def _cpu_seconds_of(processes: Iterable[psutil.Process]) -> float:
-    """Return the CPU time of processes and of their children that have ended, in s."""
+    """Return the CPU time of processes and of their ended children, in s."""
     total = 0.0
     for process in processes:
         with suppress(psutil.Error):
             total += sum(process.cpu_times()[:4])
     return total
-
-
-def _gpu(handle: Any) -> dict[str, float]:
-    """Return what this model and driver tell of one GPU; some tell no power, and MIG parts no load."""
-    import pynvml
-
-    sample: dict[str, float] = {}
-    with suppress(pynvml.NVMLError):
-        sample["utilization_percentage"] = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    with suppress(pynvml.NVMLError):
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        sample["memory_usage_megabytes"] = int(memory.used) / MEGA
-        sample["memory_usage_percentage"] = int(memory.used) / int(memory.total) * 100
-    with suppress(pynvml.NVMLError):
-        sample["power_usage_watts"] = pynvml.nvmlDeviceGetPowerUsage(handle) / 1000
-    return sample

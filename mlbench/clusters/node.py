@@ -1,6 +1,7 @@
-"""What a machine is: processors, memory, GPUs and their drivers, and what may make its times vary.
+"""Describe a machine: processors, memory, GPUs and their drivers, and causes of varying times.
 
-The one place that asks the kernel, psutil and NVML for it. What cannot be read is None, never a guess.
+This module alone reads them from the kernel, psutil and NVML. A value that cannot be read is None, never a
+guess.
 """
 
 import math
@@ -11,24 +12,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mlbench.clusters import gpu_state
+from mlbench.config import libraries
 from mlbench.record import provenance, startup_code
 from mlbench.record.record import Gpu, Node
 
-ROOT = Path("/")  # tests give another one, with /proc and /sys of their own
-# Between two places of code, from which on a call is slower (docs/measurements/performance.md).
+ROOT = Path("/")  # tests use another one, with separate /proc and /sys
+DRIVER = "proc/driver/nvidia/version"  # of a loaded kernel module
+# Distance of two places of code at which a call becomes slower (docs/measurements/performance.md).
 FAR_BYTES = 2**32
-UNLIMITED = 2**60  # bytes; version 1 control groups say "no limit" with a number near 2^63
-# bytes of its object store, which a run hardly uses; Ray asks for 75 MiB at least and would take 30 % of
-# the memory. Every worker maps it, and torch, imported later, would lie below it: too far from Python's code
-# where it has more than 4 GiB (docs/measurements/performance.md).
+UNLIMITED = 2**60  # bytes; version 1 control groups write "no limit" as a number near 2^63
+# bytes of Ray's object store, which a run hardly uses. Ray needs 75 MiB at least and would take 30 % of the
+# memory. Every worker maps it, and torch, imported later, would be loaded below it. A store of more than 4
+# GiB would put torch too far from Python's code (docs/measurements/performance.md).
 OBJECT_STORE_BYTES = 100_000_000
 
 
 def describe() -> Node:
-    """Return this machine's shape as this process sees it; sizes in bytes.
+    """Return this machine's shape as this process sees it. Sizes are in bytes.
 
-    `usable_cpus` is what affinity and control groups leave of the logical CPUs, at least 1.
-    `warnings` leaves out the load, because the run itself makes one.
+    `usable_cpus` is the number of logical CPUs that affinity and control groups allow, at least 1. `warnings`
+    leaves out the load, because the run itself makes one.
     """
     import psutil
 
@@ -68,7 +72,7 @@ def usable_cpus() -> int:
 
 
 def warnings() -> list[str]:
-    """Return one sentence for each thing on this machine that makes times vary, whatever else it does."""
+    """Return one sentence for each property of this machine that makes times vary at any load."""
     sentences = []
     cpu = ROOT / "sys/devices/system/cpu"
     governors = {kernel_text(path) for path in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor")}
@@ -90,7 +94,7 @@ def warnings() -> list[str]:
 
 
 def _object_store_between() -> int:
-    """Return the bytes of Ray's object store where it keeps torch's code far from the C library's, else 0.
+    """Return the bytes of Ray's object store if it keeps torch's code far from the C library's, else 0.
 
     Far in this process's addresses, proc_pid_maps(5).
     """
@@ -110,9 +114,13 @@ def _object_store_between() -> int:
 
 
 def gpu_handles() -> tuple[Any, ...]:
-    """Return NVML's handle of each GPU; none without a driver, and NVMLError for a broken one."""
-    import pynvml
+    """Return NVML's handle of each GPU, or none without driver or binding.
 
+    Raises NVMLError for a broken driver.
+    """
+    pynvml = gpu_state.nvml()
+    if pynvml is None:
+        return ()
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -123,14 +131,21 @@ def gpu_handles() -> tuple[Any, ...]:
 
 
 def gpus() -> tuple[list[Gpu], str | None]:
-    """Return all NVIDIA GPUs of the machine, and why there are none although a driver is there."""
-    import pynvml
-
+    """Return all NVIDIA GPUs of the machine, and why there are none although a driver is installed."""
+    pynvml = gpu_state.nvml()
+    if pynvml is None:
+        missing = "nvidia-ml-py is not installed"
+        return [], f"{missing}: {libraries.command('pynvml')}" if (ROOT / DRIVER).exists() else None
     try:
         handles = gpu_handles()
         driver = pynvml.nvmlSystemGetDriverVersion() if handles else None
         devices = [
-            Gpu(name=pynvml.nvmlDeviceGetName(handle), memory_bytes=_memory(handle), driver=driver)
+            Gpu(
+                name=pynvml.nvmlDeviceGetName(handle),
+                memory_bytes=_memory(handle),
+                driver=driver,
+                **gpu_state.limits(handle),
+            )
             for handle in handles
         ]
     except pynvml.NVMLError as error:
@@ -144,7 +159,7 @@ def rdma_devices() -> list[str]:
 
 
 def _memory(handle: Any) -> int | None:
-    """Return a GPU's memory in bytes; None where it has none of its own (GH200 and others)."""
+    """Return a GPU's memory in bytes, or None if it has no separate memory (GH200 and others)."""
     import pynvml
 
     try:
@@ -167,13 +182,13 @@ def _os_name() -> str:
 
 
 def _cpu_model() -> str | None:
-    """Return the model's name; processors without one in /proc/cpuinfo (ARM) give None."""
+    """Return the model's name, or None for processors without one in /proc/cpuinfo (ARM)."""
     match = re.search(r"^model name\s*:(.*)", kernel_text(ROOT / "proc/cpuinfo") or "", re.MULTILINE)
     return match[1].strip() if match else None
 
 
 def _cuda_versions() -> tuple[str | None, str | None]:
-    """Return CUDA's and NCCL's version that torch was built with."""
+    """Return the versions of CUDA and NCCL with which torch was built."""
     import torch
     from torch.cuda import nccl
 
@@ -183,9 +198,9 @@ def _cuda_versions() -> tuple[str | None, str | None]:
 
 
 def process_limit() -> tuple[int, int] | None:
-    """Return the limit of processes and threads of the tightest control group, and how many it has.
+    """Return the limit of processes and threads of the tightest control group, and their current number.
 
-    None where no group has a limit.
+    None if no group has a limit.
     """
     groups = [
         (int(limit), int(kernel_text(folder / "pids.current") or 0))
@@ -196,9 +211,9 @@ def process_limit() -> tuple[int, int] | None:
 
 
 def oom_kills() -> int | None:
-    """Return how many processes of this one's control group the kernel has killed as their memory ran out.
+    """Return how many processes of this one's control group the kernel has killed for lack of memory.
 
-    None where it does not say.
+    None if the kernel does not report it.
     """
     for folder in _groups("memory"):
         # version 2, then 1
@@ -208,8 +223,20 @@ def oom_kills() -> int | None:
     return None
 
 
+def throttled_s() -> float:
+    """Return for how long CPU quotas have kept this process's control group waiting, in s of CPUs.
+
+    It is the longest wait of the group and the groups above it, and 0 without a quota.
+    """
+    waits = [0.0]
+    for folder in _groups("cpu"):
+        stat = dict(line.split() for line in (kernel_text(folder / "cpu.stat") or "").splitlines())
+        waits.append(int(stat.get("throttled_usec", 0)) / 1e6 or int(stat.get("throttled_time", 0)) / 1e9)
+    return max(waits)
+
+
 def memory_limit() -> int | None:
-    """Return how many bytes of memory this process's control group may have; None: no limit."""
+    """Return the memory limit of this process's control group in bytes, or None without a limit."""
     return _cgroup_limits()[1]
 
 
@@ -244,7 +271,7 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def kernel_text(path: Path) -> str | None:
-    """Return what a file of the kernel says; None where there is none, or it may not be read."""
+    """Return the text of a kernel file, or None if it is missing or may not be read."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):

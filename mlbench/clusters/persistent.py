@@ -1,4 +1,4 @@
-"""A Ray on this machine that outlives a command, so that the next one need not start its own."""
+"""Keep a Ray on this machine after a command ends, so that the next command need not start one."""
 
 import hashlib
 import json
@@ -16,18 +16,19 @@ from filelock import FileLock
 from mlbench import clock
 from mlbench.clusters import node, ray_env, reaper
 from mlbench.clusters.processes import SERVERS, by_name, create_time, end, of_session, runs, session_of
-from mlbench.config.errors import UserError
+from mlbench.config import libraries
+from mlbench.config.errors import ClusterError
 from mlbench.record import temporary_folder
 
-# What a Tune trial reserves, so that trials run one at a time and leave all CPUs to the workers.
+# The reservation of a Tune trial, so that trials run one at a time and leave all CPUs to the workers.
 DRIVER_RESOURCE = {"mlbench_driver": 1.0}
-ADDRESS = "MLBENCH_RAY_ADDRESS"  # environment variable by which a sweep tells its runs
+ADDRESS = "MLBENCH_RAY_ADDRESS"  # environment variable by which a sweep passes it to its runs
 
 
 def address() -> str | None:
-    """Return the address of the Ray that a sweep keeps for its runs or `start` left running, or None.
+    """Return the address of the Ray that a sweep keeps for its runs or that `start` left running, or None.
 
-    Raises UserError where only one of its two servers is left.
+    Raises UserError if only one of its two servers is left.
     """
     if ADDRESS in os.environ:
         return os.environ[ADDRESS]
@@ -38,9 +39,9 @@ def address() -> str | None:
     if not any(alive):
         return None
     if not all(alive):
-        raise UserError(
-            f"the Ray that `python -m mlbench.cluster start` left at {note['address']} has lost a server",
-            hint="end it with `python -m mlbench.cluster stop`",
+        raise ClusterError(
+            f"the Ray that `mlbench cluster start` left at {note['address']} lost a server",
+            hint="stop it with `mlbench cluster stop`",
         )
     return note["address"]
 
@@ -52,7 +53,8 @@ def servers() -> list[int]:
 
 
 def start() -> str:
-    """Start a Ray that outlives this command and return its address; one that runs is kept."""
+    """Start a Ray that outlives this command and return its address. A running one is kept."""
+    libraries.require("ray", user="mlbench cluster start")
     _path().parent.mkdir(parents=True, exist_ok=True)
     with FileLock(_path().with_name("ray.lock")):  # two commands at once start one
         running = address()
@@ -67,17 +69,17 @@ def start() -> str:
         options += (f"--num-cpus={node.usable_cpus()}", f"--resources={json.dumps(DRIVER_RESOURCE)}")
         options += (f"--object-store-memory={node.OBJECT_STORE_BYTES}",)
         reaper.reap_if_any()
-        folder, lock = temporary_folder.create()  # where no other program finds this Ray's address
+        folder, lock = temporary_folder.create()  # other programs do not find Ray's address here
         options += (f"--temp-dir={folder}/{ray_env.SUBFOLDER}",)
         try:
             return _launch(folder, options, lock)
-        except BaseException:  # also Ctrl-C, which its servers do not hear
+        except BaseException:  # also Ctrl-C, which does not reach its servers
             _end(reaper.of_folder(folder))
             raise
 
 
 def _launch(folder: Path, options: Collection[str], lock: int | None) -> str:
-    """Start Ray with these options and a note of it; return its address."""
+    """Start Ray with these options and write a note of it. Return its address."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "ray.scripts.scripts", "start", *options],
@@ -87,13 +89,13 @@ def _launch(folder: Path, options: Collection[str], lock: int | None) -> str:
         )
     finally:
         if lock is not None:
-            os.close(lock)  # the servers stand for the folder from now on
-    # `ray start` prints its address for people, and not at all on loopback; so its servers are looked for.
+            os.close(lock)  # the servers represent the folder from now on
+    # `ray start` prints its address for people, and not at all on loopback, so its servers are looked up.
     servers = dict(by_name(reaper.of_folder(folder), *SERVERS))
     if done.returncode or len(servers) < len(SERVERS):
-        raise UserError(
+        raise ClusterError(
             f"Ray did not start: {(done.stderr or done.stdout).strip()[-300:]}",
-            hint="`ray start --head` shows the whole story",
+            hint="`ray start --head` prints the reason",
         )
     note = {
         "address": f"127.0.0.1:{_port(servers[SERVERS[0]])}",
@@ -106,7 +108,7 @@ def _launch(folder: Path, options: Collection[str], lock: int | None) -> str:
 
 
 def stop() -> bool:
-    """Stop the Ray that `start` left running; return whether there was one."""
+    """Stop the Ray that `start` left running. Return whether there was one."""
     alive = list(map(psutil.Process, servers()))
     sessions = filter(None, map(session_of, alive))
     _end(set(alive).union(*map(of_session, sessions)))
@@ -124,7 +126,7 @@ def _end(ours: Collection[psutil.Process]) -> None:
 
 
 def _note() -> dict[str, Any] | None:
-    """Return what `start` wrote down: an address and, by pid and time of creation, its servers."""
+    """Return the note of `start`: an address and, by pid and time of creation, its servers."""
     try:
         note = json.loads(_path().read_text())
         return note if {"address", "servers"} <= note.keys() else None
@@ -133,7 +135,7 @@ def _note() -> dict[str, Any] | None:
 
 
 def _is_alive(server: dict[str, Any]) -> bool:
-    """Return whether this very process is alive; its number may be another's by now."""
+    """Return whether this very process is alive. Another process may have its number by now."""
     try:
         return runs(server["pid"], server["created"])
     except (KeyError, TypeError, ValueError, psutil.Error):
@@ -141,15 +143,15 @@ def _is_alive(server: dict[str, Any]) -> bool:
 
 
 def _port(server: psutil.Process) -> int:
-    """Return the port at which drivers join: the only one of the server of the cluster's state (GCS)."""
+    """Return the port at which drivers join: the only one of the cluster state's server (GCS)."""
     for socket in server.net_connections("tcp"):
         if socket.status == psutil.CONN_LISTEN:
             return socket.laddr.port
-    raise UserError("the Ray that was started has ended", hint="`ray start --head` shows why")
+    raise ClusterError("the Ray that was started has ended", hint="`ray start --head` shows why")
 
 
 def _path() -> Path:
-    """Return where the note is of this boot, and of this container: others may have the same home."""
+    """Return the path of the note of this boot and container: others may have the same home."""
     place = f"{clock.host_clock_id()} {reaper.pid_namespace()}"
     name = f"ray-{hashlib.sha256(place.encode()).hexdigest()[:8]}.json"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mlbench" / name

@@ -1,4 +1,4 @@
-"""Processes on this machine: those of one Ray, which name its session's folder, and their families."""
+"""Find processes on this machine: those of one Ray, by the folder of its session, and their families."""
 
 import os
 import re
@@ -13,12 +13,12 @@ import psutil
 from mlbench import clock
 
 SERVERS = ("gcs_server", "raylet")  # Ray's two servers, by the names of their processes
-SESSION = re.compile(r"/[^ =]*/session_[^/ ]+")  # the folder that every process of one Ray names
+SESSION = re.compile(r"/[^ =]*/session_[^/ ]+")  # the folder in the command line of every process of one Ray
 STOP_S = 2  # s that processes have to end; Ray's two servers do not end by themselves within 10 s (2.60)
 
 
 def session_of(process: psutil.Process) -> str | None:
-    """Return the folder of the Ray session that a process names; None where it names none."""
+    """Return the folder of the Ray session in a process's command line, or None without one."""
     with suppress(psutil.Error):
         match = SESSION.search(" ".join(process.cmdline()))
         return match[0] if match else None
@@ -28,9 +28,12 @@ def session_of(process: psutil.Process) -> str | None:
 def of_session(session: str) -> set[psutil.Process]:
     """Return the processes of the Ray whose session has this folder, and all below them.
 
-    A program that looks at the folder, e.g. `tail -f` of a log there, is none of them.
+    A program that looks at the folder, e.g. `tail -f` of a log there, does not count.
     """
-    package = str(Path(find_spec("ray").origin).parent)  # type: ignore[union-attr]  (ray is installed)
+    ray = find_spec("ray")
+    if ray is None or ray.origin is None:
+        return set()
+    package = str(Path(ray.origin).parent)
     commands = ((process.pid, process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
     # with all below them, as workers take other names
     return below(
@@ -49,6 +52,14 @@ def below(pids: Iterable[int]) -> set[psutil.Process]:
     return family
 
 
+def lineage(pid: int) -> set[int]:
+    """Return the number of a process and those of all above it. Empty if there is none here."""
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return {pid, *(parent.pid for parent in process.parents())}
+    return set()
+
+
 def by_name(some: Iterable[psutil.Process], *names: str) -> tuple[tuple[str, psutil.Process], ...]:
     """Return (name, process) of those with one of these names."""
     result = []
@@ -60,7 +71,7 @@ def by_name(some: Iterable[psutil.Process], *names: str) -> tuple[tuple[str, psu
 
 
 def of_group(number: int) -> list[psutil.Process]:
-    """Return the processes of a process group that run."""
+    """Return the running processes of a process group."""
     group: list[psutil.Process] = []
     for process in psutil.process_iter():
         with suppress(ProcessLookupError):
@@ -81,7 +92,7 @@ def with_variable(name: str, value: str | None = None) -> list[tuple[str, psutil
 
 
 def lives(process: psutil.Process) -> bool:
-    """Return whether the process runs; one that has ended and was not waited for does not."""
+    """Return whether the process runs. An ended one that was not waited for does not."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -89,7 +100,7 @@ def lives(process: psutil.Process) -> bool:
 
 
 def stopped(pid: int) -> bool:
-    """Return whether this machine has a worker of Ray's with this number, and a signal has stopped it."""
+    """Return whether this machine has a Ray worker with this number that a signal has stopped."""
     with suppress(psutil.Error, ValueError):
         process = psutil.Process(pid)
         return process.name().startswith("ray::") and process.status() == psutil.STATUS_STOPPED
@@ -97,10 +108,10 @@ def stopped(pid: int) -> bool:
 
 
 def create_time(pid: int) -> float | None:
-    """Return when the process that has this number was started, s since the boot; None where none runs.
+    """Return the start of the process with this number, s since the boot, or None if none runs.
 
-    None, too, for another user's where the system hides those (hidepid=1, proc(5)): it is none of ours.
-    psutil's time is since 1970: a step of the clock would make another process of it.
+    Also None for another user's process if the system hides those (hidepid=1, proc(5)): it is not of this
+    user. psutil's time is since 1970, so after a step of the clock the process would look like another one.
     """
     with suppress(psutil.Error, OSError):
         return clock.started_s(pid) if lives(psutil.Process(pid)) else None
@@ -108,20 +119,20 @@ def create_time(pid: int) -> float | None:
 
 
 def runs(pid: int, created: float | None) -> bool:
-    """Return whether the process that got this number at that time still runs; numbers are used again."""
+    """Return whether the process that got this number at that time still runs. Numbers are used again."""
     return created is not None and create_time(pid) == created
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """Kill these processes; some may have ended."""
+    """Kill these processes, of which some may have ended."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
 
 def end(processes: Collection[psutil.Process]) -> None:
-    """Wait STOP_S for processes that were told to end, and kill those that have not."""
-    # Where nobody reaps orphans (a container without init) an ended process stays as a zombie.
+    """Wait STOP_S for processes that must end, and kill those that have not."""
+    # If orphans are not reaped (a container without init) an ended process stays as a zombie.
     waits = 10 * STOP_S
     while waits and any(lives(process) for process in processes):
         time.sleep(0.1)

@@ -1,7 +1,7 @@
-"""The environment variables of Ray, Ray Train and Ray Tune, which nothing else sets.
+"""Set the environment variables of Ray, Ray Train and Ray Tune. No other module sets them.
 
 Ray reads most of them when it is imported or when one of its processes starts, so a command calls these
-functions before it imports ray. What the user has set stays.
+functions before it imports ray. Values set by the user stay.
 """
 
 import os
@@ -12,40 +12,41 @@ from contextlib import suppress
 from pathlib import Path
 
 from mlbench.clusters import node
-from mlbench.config.errors import UserError
+from mlbench.config.errors import ClusterError
 from mlbench.record import temporary_folder
 
-TOKEN = Path(".ray") / "auth_token"  # below the home directory, where Ray itself looks
+TOKEN = Path(".ray") / "auth_token"  # below the home directory, as for Ray itself
 MIN_THREADS = 512  # Ray's servers, the driver and four workers have 353 (2.60, 2 CPUs, 2026-11-22)
 AF_UNIX_BYTES = 107  # longest path of a Unix socket (Linux, unix(7): 108 with the closing zero)
-# Ray's own folder, below ours: it opens the one that it is given to all users (mode 0777, 2.60).
+# Ray's folder, below the temporary folder of mlbench: Ray opens the folder that it gets to all users (mode
+# 0777, 2.60).
 SUBFOLDER = "r"
-# The longest that Ray makes, and our folder above it.
+# The longest path that Ray makes, and the temporary folder above it.
 SOCKET = f"{temporary_folder.PREFIX}12345678/{SUBFOLDER}/session_2000-01-01_00-00-00_000000_4194304"
 SOCKET += "/sockets/plasma_store.0"
 
 
 def disable_background_work() -> None:
-    """Keep Ray's own processes, which share the machine with the workers, from taking time that is measured.
+    """Keep Ray's processes, which share the machine with the workers, from using time that is measured.
 
-    Ray would also give its workers the priority of a background job (nice 15), so that whatever else the
-    machine does would count as theirs.
+    Ray would also give its workers the priority of a background job (nice 15), so that other load on the
+    machine would count as theirs.
     """
     _default(
         RAY_USAGE_STATS_ENABLED="0",
         RAY_worker_niceness="0",
-        RAY_enable_metrics_collection="0",  # for Prometheus, which nobody runs here
+        RAY_enable_metrics_collection="0",  # for Prometheus, which does not run here
         RAY_task_events_report_interval_ms="0",  # for the dashboard, which is off
         LOG_NAME_UPDATE_INTERVAL_S="10",  # s between two searches for new log files
     )
 
 
 def require_token(*, shared: bool = False) -> None:
-    """Make Ray's servers refuse whoever lacks this user's token.
+    """Make Ray's servers refuse clients without this user's token.
 
-    Ray's own default would create a token that every user of the machine can read; one that others can read
-    is a UserError. Where the home directory cannot be written, the token is in this process's environment;
-    `shared` means that other commands have to find it, which then is a UserError.
+    Ray's default would create a token that every user of the machine can read. A token that others can read
+    raises UserError. If the home directory cannot be written, the token is in this process's environment.
+    With `shared`, other commands have to find it, so this case raises UserError.
     """
     _default(RAY_AUTH_MODE="token")
     if os.environ["RAY_AUTH_MODE"] != "token" or "RAY_AUTH_TOKEN" in os.environ:
@@ -61,15 +62,15 @@ def require_token(*, shared: bool = False) -> None:
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".token-") as file:  # mode 0600
             file.write(secrets.token_hex(32))
             file.flush()
-            with suppress(FileExistsError):  # of two commands at once the second takes the first one's
+            with suppress(FileExistsError):  # of two simultaneous commands the second takes the first one's
                 os.link(file.name, path)
     except OSError as error:
         if own:
-            raise UserError(f"RAY_AUTH_TOKEN_PATH={own} cannot be read: {error.strerror}") from error
+            raise ClusterError(f"RAY_AUTH_TOKEN_PATH={own} cannot be read: {error.strerror}") from error
         if shared:
-            raise UserError(
-                f"cannot write {path}, the token that Ray's servers ask for: {error.strerror}",
-                hint="name a file of your own with RAY_AUTH_TOKEN_PATH",
+            raise ClusterError(
+                f"cannot write {path}, the token that Ray's servers require: {error.strerror}",
+                hint="name another file with RAY_AUTH_TOKEN_PATH",
             ) from error
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
@@ -77,16 +78,17 @@ def require_token(*, shared: bool = False) -> None:
 def _require_private(path: Path) -> None:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise UserError(
-            f"others can read or write {path} (mode {mode:04o}), the token with which Ray runs any code",
-            hint=f"rm {path}; the next command makes another, mode 0600. `chmod 600` if nobody has read it",
+        raise ClusterError(
+            f"others can read or write {path} (mode {mode:04o}), the Ray authentication token (it "
+            "permits code execution)",
+            hint=f"rm {path} (the next command creates another), or chmod 600 if no other user has read it",
         )
 
 
 def stay_on_loopback() -> None:
     """Make a Ray that serves this machine alone listen on 127.0.0.1, as it does by itself on macOS.
 
-    Ray knows no other way: it replaces a loopback address that it is given by the machine's own (2.60).
+    Ray has no other way: it replaces a given loopback address by the machine's address (2.60).
     """
     _default(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
 
@@ -97,10 +99,10 @@ def allow_addresses() -> None:
 
 
 def require_short_paths() -> None:
-    """Raise UserError where Ray's sockets would get paths that Unix does not allow."""
+    """Raise UserError if Ray's sockets would get paths that Unix does not allow."""
     folder = temporary_folder.root()
     if len(os.fsencode(os.path.join(folder, SOCKET))) > AF_UNIX_BYTES:
-        raise UserError(
+        raise ClusterError(
             f"the temporary directory {folder} is too long for Ray's sockets: their paths may have "
             f"{AF_UNIX_BYTES} bytes",
             hint="export RAY_TMPDIR=/tmp",
@@ -108,34 +110,34 @@ def require_short_paths() -> None:
 
 
 def require_processes() -> None:
-    """Raise UserError where a control group has no room for the processes and threads of another Ray."""
+    """Raise UserError if a control group has no room for the processes and threads of another Ray."""
     limit = node.process_limit()
     if limit is not None and limit[0] - limit[1] < MIN_THREADS:
-        raise UserError(
+        raise ClusterError(
             f"the control group may have {limit[0]} processes and threads (pids.max) and has {limit[1]}, "
             f"Ray needs {MIN_THREADS}",
-            hint="give it more: docker run --pids-limit=4096, systemd-run -p TasksMax=4096",
+            hint="raise the limit: docker run --pids-limit=4096, systemd-run -p TasksMax=4096",
         )
 
 
 def configure_train(*, timeout_s: float) -> None:
-    """Set what Ray Train reads when it is imported or when its controller starts.
+    """Set the variables that Ray Train reads when it is imported or when its controller starts.
 
-    `timeout_s` is how long a collective operation may take, also Ray's own barrier of a report, which would
-    wait for ever by default.
+    `timeout_s` is the time limit of a collective operation, including Ray's barrier of a report, which has no
+    limit by default.
     """
     _default(
-        RAY_TRAIN_METRICS_ENABLED="0",  # Prometheus gauges that nobody scrapes
+        RAY_TRAIN_METRICS_ENABLED="0",  # Prometheus gauges that are not scraped
         RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="0",  # one more process; see max_failures
         RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S="600",  # s that workers wait for CPUs that other runs use
-        RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="1",  # s, how soon an end is noticed
-        RAY_CHDIR_TO_TRIAL_DIR="0",  # relative paths stay what the user wrote
+        RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="1",  # s, the delay until an end is noticed
+        RAY_CHDIR_TO_TRIAL_DIR="0",  # relative paths stay as the user wrote them
     )
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(timeout_s)
 
 
 def configure_tune() -> None:
-    """Set what Ray Tune reads when it is imported."""
+    """Set the variables that Ray Tune reads when it is imported."""
     _default(
         TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",  # no CSV, JSON and TensorBoard files
         RAY_AIR_NEW_OUTPUT="0",  # the old output can be silenced

@@ -1,17 +1,17 @@
-"""All private names of Ray 2.60 that mlbench uses; tests/clusters/test_ray_private.py says for what."""
+"""Wrap all private names of Ray 2.60 that mlbench uses, listed in tests/clusters/test_ray_private.py."""
 
 from typing import Any
 
 
 def session_folder() -> str:
-    """Return the session folder of the Ray that this process has started or joined; "" without one."""
+    """Return the session folder of the Ray that this process has started or joined, or "" without one."""
     from ray._private import worker
 
     return worker._global_node.get_session_dir_path() if worker._global_node else ""
 
 
 def end_log_monitor() -> None:
-    """End the process that sends the workers' output to drivers: ten times a second it looks for some."""
+    """End the process that sends the workers' output to drivers. It checks for output ten times a second."""
     from ray._private import worker
 
     if worker._global_node:
@@ -19,7 +19,7 @@ def end_log_monitor() -> None:
 
 
 def actors(job_id: str) -> list[dict[str, Any]]:
-    """Return what Ray knows of a job's actors; its public state API needs the dashboard, which is off."""
+    """Return Ray's state of a job's actors. Its public state API needs the dashboard, which is off."""
     import ray
     from ray._private import state
 
@@ -27,16 +27,16 @@ def actors(job_id: str) -> list[dict[str, Any]]:
 
 
 def default_address() -> str:
-    """Return the address of the Ray on this machine; ConnectionError where none or several run."""
+    """Return the address of the Ray on this machine. Raises ConnectionError if none or several run."""
     from ray._private.services import canonicalize_bootstrap_address_or_die
 
     return canonicalize_bootstrap_address_or_die("auto")
 
 
 def raylet_sockets(address: str, timeout_s: float) -> list[str]:
-    """Return the path of each registered node's raylet socket on that node; no driver need have joined.
+    """Return the path of each registered node's raylet socket on that node. This needs no driver.
 
-    - address: HOST:PORT of the state server (GCS). Raises what Ray's C++ part raises if it takes no client.
+    - address: HOST:PORT of the state server (GCS). Raises an error of Ray's C++ part if it takes no client.
     """
     from ray._raylet import GcsClient  # type: ignore  (Ray's C++ part has no stub of it)
 

@@ -1,8 +1,9 @@
-"""What a command that is killed leaves behind: processes, control groups, and temporary folders.
+"""Remove the remains of killed commands: processes, control groups, and temporary folders.
 
-Processes and control groups have their owner's name: that of the command, by its process id, its time of
-creation and the namespace of its id; or the folder of the Ray that outlives commands. What has a living owner
-is never touched. The networks of emulated hosts vanish with the last process in them.
+Processes and control groups have their owner's name. It is that of the command, by its process id, its time
+of creation and the namespace of its id. The name of a Ray that outlives commands is its folder. The reaper
+never touches anything with a living owner. The networks of emulated hosts vanish with the last process in
+them.
 """
 
 import os
@@ -23,19 +24,19 @@ from mlbench.record import temporary_folder
 MARK = "MLBENCH_OWNER"  # environment variable of all processes of a Ray or of emulated hosts
 PREFIX = "mlbench-"  # of control groups
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
-LEAVE_S = 20.0  # s that killed processes have to leave their control group; torch's memory takes them a while
+LEAVE_S = 20.0  # s in which killed processes leave their control group; torch's memory takes them a while
 POLL_S = 0.05  # s between two attempts to remove it
 
 
 def owner(pid: int | None = None) -> str:
-    """Return a process's name as an owner; None: this process's."""
+    """Return a process's name as an owner. None: this process's."""
     pid = os.getpid() if pid is None else pid
-    # With "b", for since the boot, 0.2 takes it for none of its names; that counted since 1970.
+    # The "b" (since the boot) keeps 0.2 from reading it as one of its names, which counted since 1970.
     return f"{pid}-b{round(clock.started_s(pid) * 100)}-{pid_namespace()}"
 
 
 def pid_namespace() -> int:
-    """Return the number of the namespace in which process ids count; 0 where the system has none."""
+    """Return the number of the namespace in which process ids count, or 0 if the system has none."""
     with suppress(OSError):
         return os.stat("/proc/self/ns/pid").st_ino
     return 0
@@ -48,7 +49,7 @@ def environment(folder: Path | None = None) -> Mapping[str, str]:
 
 @contextmanager
 def marked(folder: Path) -> Iterator[None]:
-    """Mark what this process starts while the block runs, and give it a folder for temporary files."""
+    """Mark processes that this one starts in the block, and give it a folder for temporary files."""
     tempfile.gettempdir()  # remembered from its first call
     before = {name: os.environ.get(name) for name in (MARK, "TMPDIR")}
     os.environ.update(environment(folder))
@@ -63,12 +64,12 @@ def marked(folder: Path) -> Iterator[None]:
 
 
 def processes(name: str | None = None) -> list[tuple[str, psutil.Process]]:
-    """Return (owner, process) of all processes that have an owner; of one owner if it is given."""
+    """Return (owner, process) of all processes that have an owner, or of one owner if it is given."""
     return with_variable(MARK, name)
 
 
 def end(name: str, *, but: int | None = None) -> None:
-    """End an owner's processes, `but` one, and remove its control groups."""
+    """End an owner's processes, except `but`, and remove its control groups."""
     groups = [group for group in _groups() if group.name == PREFIX + name]
     hosts = [host for group in groups for host in group.iterdir() if host.is_dir()]
     for host in hosts:
@@ -79,7 +80,7 @@ def end(name: str, *, but: int | None = None) -> None:
         running = {process for _, process in processes(name) if process.pid != but}
         kill(running)
         end_processes(running)
-        for process in running:  # an ended child that nobody waited for holds its control group
+        for process in running:  # an ended child without a wait holds its control group
             with suppress(psutil.TimeoutExpired):
                 process.wait(timeout=0)
         empty_scans = 0 if running else empty_scans + 1
@@ -88,9 +89,9 @@ def end(name: str, *, but: int | None = None) -> None:
 
 
 def _remove(group: Path, deadline: float) -> None:
-    """End what is still in a control group, and remove it; after the deadline the next reaper does.
+    """End the rest of a control group, and remove it. After the deadline the next reaper does.
 
-    A process that has set its title may have written over the environment by which it is known.
+    A process that has set its title may have overwritten the environment that identifies it.
     """
     while group.exists():
         with suppress(OSError):
@@ -112,13 +113,13 @@ def dead() -> list[str]:
 
 
 def remains() -> list[str]:
-    """Return what `reap` would end and remove, as it names it; nothing is changed."""
+    """Return the names of what `reap` would end and remove, without any change."""
     folders = [path for path in temporary_folder.abandoned() if not by_name(of_folder(path), SERVERS[0])]
     return dead() + list(map(str, folders))
 
 
 def reap() -> list[str]:
-    """End and remove what killed commands left behind; return the owners' names and the folders."""
+    """End and remove the remains of killed commands. Return the owners' names and the folders."""
     owners = dead()
     for name in owners:
         end(name)
@@ -126,9 +127,9 @@ def reap() -> list[str]:
 
 
 def reap_if_any() -> None:
-    """Do what `reap` does, where a killed command has left a folder.
+    """Call `reap` if a killed command has left a folder.
 
-    Every Ray has one. Without any there is nothing else, and to look at all processes takes a start longer.
+    Every Ray has one. Without any there is nothing else, and a look at all processes would delay a start.
     """
     if any(True for _ in temporary_folder.abandoned()):
         reap()
@@ -144,9 +145,9 @@ def of_folder(folder: Path) -> set[psutil.Process]:
 
 
 def _removed(folder: Path) -> bool:
-    """Remove an abandoned folder, once what is left of its Ray has ended.
+    """Remove an abandoned folder, once the rest of its Ray has ended.
 
-    Not that of a Ray whose server is there: that of `mlbench.cluster start` has no living owner.
+    Not that of a Ray with a running server: that of `mlbench.cluster start` has no living owner.
     """
     left = of_folder(folder)
     if by_name(left, SERVERS[0]):
@@ -158,7 +159,7 @@ def _removed(folder: Path) -> bool:
 
 
 def _lives(name: str) -> bool:
-    """Return whether the owner runs; a name that is none of ours, or a container's, counts as alive."""
+    """Return whether the owner runs. A foreign name, or a container's, counts as alive."""
     pid, created, namespace, *_ = (*name.split("-"), "", "")
     known = pid.isdigit() and created[:1] == "b" and created[1:].isdigit()
     if not known or namespace != str(pid_namespace()):
@@ -168,7 +169,7 @@ def _lives(name: str) -> bool:
 
 
 def controller() -> Path | None:
-    """Return the folder below which control groups with a CPU quota are made; None where there is none.
+    """Return the folder for control groups with a CPU quota, or None without one.
 
     Linux: Documentation/admin-guide/cgroup-v1 (cpu.cfs_quota_us) and cgroup-v2.rst (cpu.max).
     """
@@ -179,9 +180,9 @@ def controller() -> Path | None:
 
 
 def _lift_quota(group: Path) -> None:
-    """Take the quota from a control group: what is killed there needs CPU time to end."""
+    """Remove the quota of a control group: killed processes need CPU time to end."""
     for name, unlimited in (("cpu.cfs_quota_us", "-1"), ("cpu.max", "max")):
-        if (group / name).exists():  # of the two versions of control groups each has one of the files
+        if (group / name).exists():  # each version of control groups has one of the two files
             with suppress(OSError):
                 (group / name).write_text(unlimited)
 

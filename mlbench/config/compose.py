@@ -6,13 +6,10 @@ from typing import Any
 from pydantic import ValidationError
 
 import mlbench
-from mlbench.config import field_errors, overrides, plugins
+from mlbench.config import checks, field_errors, overrides, plugins
 from mlbench.config.division import Deviation, Division, deviations
-from mlbench.config.errors import UserError, suggest
+from mlbench.config.errors import ConfigurationError, UserError
 from mlbench.config.experiment import (
-    GPU_ONLY,
-    SINCE_AMPERE,
-    Backend,
     Cluster,
     Experiment,
     FrozenModel,
@@ -22,17 +19,13 @@ from mlbench.config.experiment import (
     TrainingConfig,
 )
 from mlbench.config.identity import flatten
-from mlbench.config.network import idle
 from mlbench.config.store_uri import check_store
 
-ALGORITHMS = {  # of all-reduce, by backend; another's are in the module that its package brings
-    "nccl": ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree"),  # NCCL_ALGO
-}
 PLUGIN_GROUPS: dict[str, type[FrozenModel]] = {"task": TaskConfig, "sync": SyncConfig, "cluster": Cluster}
 
 
 def data_fields(task: str) -> tuple[str, ...]:
-    """Return the fields that say on what runs of a task were trained and judged, e.g. task.dataset.
+    """Return the fields that determine what runs of a task train and validate on, e.g. task.dataset.
 
     Of a task that is not installed, only those that every task has.
     """
@@ -49,16 +42,16 @@ def choices(group: str) -> list[str]:
 
 
 def hardware(name: str) -> Hardware:
-    """Return a profile with the user's price by its name; UserError for one that is unknown or not valid."""
+    """Return a profile with the user's price by its name. Raises UserError if it is unknown or not valid."""
     profiles = plugins.files("hardware")
     if name not in profiles:
-        raise UserError(overrides.unknown("hardware", name, profiles))
+        raise ConfigurationError(overrides.unknown("hardware", name, profiles))
     composed, _ = overrides.values(overrides.Overrides({"hardware": name}))
     try:
         return Hardware.model_validate(composed["hardware"])
     except ValidationError as error:
         sentences = field_errors.sentences([("hardware.", error)], composed)
-        raise UserError("; ".join(sentences)) from error
+        raise ConfigurationError("; ".join(sentences)) from error
 
 
 def compose(arguments: Sequence[str] = ()) -> Experiment:
@@ -77,12 +70,16 @@ def compose(arguments: Sequence[str] = ()) -> Experiment:
         if chosen:
             parsed.errors.append(
                 f"{', '.join(chosen)}: task={experiment.task.name} trains no model that workers could "
-                "combine; leave sync out"
+                "combine: leave sync out"
             )
     if parsed.errors or experiment is None:
-        raise UserError("; ".join(parsed.errors), hint="`python -m mlbench.run --help` shows what there is")
+        lost = any(error.endswith(" is unknown") for error in parsed.errors)  # the others name the way out
+        hint = "`mlbench run --help` lists all names" if lost else ""
+        raise ConfigurationError("; ".join(parsed.errors), hint=hint)
     if experiment.tracking_uri is not None:
         check_store(experiment.tracking_uri)
+    complete = getattr(plugins.load("cluster", experiment.cluster.name), "complete", None)
+    experiment = complete(experiment) if complete else experiment
     varied = (*_foreign(parsed, experiment), *_varied(parsed, reference))
     return experiment.model_copy(update={"deviations": (*varied, *_deviations(experiment, reference))})
 
@@ -93,14 +90,14 @@ def _choose_division(parsed: overrides.Overrides) -> None:
     name = plugins.values(path).get("name") if path else None
     try:
         always = isinstance(name, str) and getattr(plugins.load("task", name).Config, "OPEN", False)
-    except (UserError, ImportError):  # what is wrong with it is told where it is composed
+    except (UserError, ImportError):  # the fault is reported when the file is composed
         return
     if always and parsed.choices.setdefault("division", "open") == "closed":
         parsed.errors.append(f"task={name} has no reference, so division=closed cannot hold it: leave it out")
 
 
 def _foreign(parsed: overrides.Overrides, experiment: Experiment) -> Iterator[Deviation]:
-    """Yield the choices whose files, and the framework whose modules, are not mlbench's own.
+    """Yield the choices whose files, and the framework whose modules, are not mlbench's.
 
     They are allowed, but no result of them is official.
     """
@@ -124,7 +121,7 @@ def _foreign(parsed: overrides.Overrides, experiment: Experiment) -> Iterator[De
 def undeclared(recorded: Mapping[str, Any], declared: Sequence[Deviation]) -> list[str]:
     """Return the fields in which a recorded configuration differs silently from today's closed reference.
 
-    A choice that is unknown here, and not declared as one of the user's own, is such a field.
+    A choice that is unknown here, and not declared as a custom one, is such a field.
     """
     fields = {deviation.field for deviation in declared}
     task = recorded["task"]
@@ -148,33 +145,33 @@ def _of_task(experiment: Experiment) -> Division:
 
 
 def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Deviation, ...]:
-    """Return what differs from the closed reference; UserError for what the division does not allow."""
+    """Return what differs from the closed reference. UserError for what the division does not allow."""
     reference = _validated(composed, faults := [])
     if reference is None:
-        raise UserError("; ".join(faults), hint="a file in conf/ is not valid")
+        raise ConfigurationError("; ".join(faults), hint="a file in conf/ is not valid")
     division = reference.division
     differences = deviations(experiment.plain(), reference.plain(), _of_task(reference))
     if division.name == "closed":
         refused = [deviation for deviation in differences if not deviation.declared]
         hint = "restore the reference value, or use division=open, which lists it in the result"
         if any(deviation.rule == "R2" for deviation in refused):  # no division allows these
-            hint = "goal=NUMBER sets another goal; other data are a task of your own: docs/extending.md"
+            hint = "goal=NUMBER sets another goal, other data need a custom task: docs/extending.md"
     else:
         refused = [deviation for deviation in differences if deviation.fixed]
-        hint = "make it a task of your own: docs/extending.md"
-    if any(deviation.field == "sync.name" for deviation in refused):  # its fields say nothing more
+        hint = "write a custom task: docs/extending.md"
+    if any(deviation.field == "sync.name" for deviation in refused):  # its fields add nothing
         refused = [
             deviation
             for deviation in refused
             if deviation.field == "sync.name" or not deviation.field.startswith("sync.")
         ]
     if refused:
-        raise UserError("; ".join(map(str, refused)), hint=hint)
+        raise ConfigurationError("; ".join(map(str, refused)), hint=hint)
     return differences
 
 
 def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None:
-    """Validate with the Config of the chosen task, sync strategy and cluster; add one sentence an error."""
+    """Validate with the Config of the chosen task, sync strategy and cluster. Add one sentence an error."""
     parts: dict[str, Any] = dict(composed)
     problems: list[tuple[str, ValidationError]] = []
     for group, base in PLUGIN_GROUPS.items():
@@ -189,60 +186,26 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
         problems.append(("", error))
         experiment = None
     if experiment is not None:
-        flags, plain = flatten(composed), flatten(experiment.plain())
-        errors += [f"{name}={str(value).lower()}: not a number" for name, value in flags.items()
-                   if isinstance(value, bool) and not isinstance(plain.get(name), bool)]  # fmt: skip
-        faults = [idle(experiment.network), _unknown_algorithm(experiment.backend), _unserved(experiment)]
-        errors += filter(None, faults)
-        if experiment.network.emulated:
-            errors += plugins.emulator().faults(experiment)
-    if experiment is not None and experiment.framework != plugins.TORCH:
-        errors += _faults_of_framework(experiment)
-    if experiment is not None and (sentence := _too_easy(experiment)):
-        errors.append(sentence)
-    if experiment is not None and isinstance(experiment.task, TrainingConfig):
-        task, device = experiment.task, experiment.backend.device
-        # A recipe's half precision is what torch's autocast computes in.
-        recipe = task.RECIPE_PRECISION[device] if experiment.framework == plugins.TORCH else "fp32"
-        precision = task.precision or recipe
-        if experiment.workers > 1:
-            try:
-                experiment.sync.check(workers=experiment.workers, precision=precision)
-            except UserError as error:
-                errors.append(str(error))
-        cannot = task.CPU_ONLY if device == "cuda" else GPU_ONLY
-        platform = f"backend={experiment.backend.name}"
-        if device == "cuda" and (experiment.hardware.capability or 8.0) < 8.0:
-            cannot = (*cannot, *SINCE_AMPERE)
-            platform += f" hardware={experiment.hardware.name}"
-        can = [choice for choice in task.PRECISIONS if choice not in cannot]
-        if precision not in can:
-            errors.append(
-                f"task.precision={precision}: on {platform} {task.name} computes in {', '.join(can)}"
-            )
-        task = task.model_copy(update={"precision": precision})
-        experiment = experiment.model_copy(update={"task": task})
-    if experiment is not None and experiment.max_failures and not experiment.sync.restarts:
-        errors.append(
-            f"max_failures={experiment.max_failures}: sync={experiment.sync.name} has state on every worker "
-            "that no checkpoint holds, so no run goes on after a failure"
-        )
+        errors += _not_numbers(composed, experiment)
+        errors += (sentence for check in checks.CHECKS for sentence in check(experiment))
+        experiment = _with_precision(experiment)
     errors += [sentence for sentence in field_errors.sentences(problems, composed) if sentence not in errors]
     return experiment if not problems else None
 
 
-def _unserved(experiment: Experiment) -> str | None:
-    """Return what of an experiment its launcher cannot start."""
-    cluster = experiment.cluster.name
-    if experiment.launcher != "torchrun":
-        return None
-    if cluster != "local":
-        return f"launcher=torchrun starts workers on this machine, not on cluster={cluster}: leave one out"
-    if experiment.network.emulated:
-        return "launcher=torchrun starts no emulated hosts: leave network out, or launcher"
-    if experiment.max_failures:
-        return "launcher=torchrun starts no failed run again: leave max_failures out, or launcher"
-    return None
+def _not_numbers(composed: dict[str, Any], experiment: Experiment) -> Iterator[str]:
+    plain = flatten(experiment.plain())
+    for name, value in flatten(composed).items():
+        if isinstance(value, bool) and not isinstance(plain.get(name), bool):
+            yield f"{name}={str(value).lower()}: not a number"
+
+
+def _with_precision(experiment: Experiment) -> Experiment:
+    task = experiment.task
+    if not isinstance(task, TrainingConfig):
+        return experiment
+    task = task.model_copy(update={"precision": checks.precision(experiment, task)})
+    return experiment.model_copy(update={"task": task})
 
 
 def _varied(parsed: overrides.Overrides, reference: dict[str, Any]) -> Iterator[Deviation]:
@@ -254,35 +217,3 @@ def _varied(parsed: overrides.Overrides, reference: dict[str, Any]) -> Iterator[
     if varied is not None and own is not None:
         for deviation in deviations(varied.plain(), own.plain(), own.division):
             yield deviation.model_copy(update={"declared": True})
-
-
-def _faults_of_framework(experiment: Experiment) -> Iterator[str]:
-    """Yield why a framework other than torch cannot train this."""
-    name, task = experiment.framework, experiment.task.name
-    if name not in plugins.frameworks():
-        yield f"framework={name} is unknown{suggest(name, plugins.frameworks())}{plugins.absent()}"
-        return
-    if task not in (tasks := plugins.trained_by(name)):
-        yield f"framework={name} has no task={task}: choose {', '.join(sorted(tasks))}, or framework=torch"
-    yield from plugins.framework(name).faults(experiment)
-
-
-def _unknown_algorithm(backend: Backend) -> str | None:
-    """Return that the backend's library has no such all-reduce, and which it has."""
-    if backend.algorithm is None:
-        return None
-    algorithms = ALGORITHMS.get(backend.name) or getattr(plugins.library(backend.name), "ALGORITHMS", ())
-    if not algorithms or backend.algorithm in algorithms:
-        return None
-    return f"backend.algorithm={backend.algorithm}: {backend.name} has {', '.join(algorithms)}"
-
-
-def _too_easy(experiment: Experiment) -> str | None:
-    """Return why a goal in % says nothing: it is a fraction, or guessing reaches it."""
-    goal, task = experiment.goal, experiment.task
-    if isinstance(goal, str) or task.metric_unit != "%" or task.direction != "max":
-        return None
-    if 0 < goal < 1:
-        return f"goal={goal:g}: {task.metric} is in %: goal={100 * goal:g} is {100 * goal:g} %"
-    chance = 100 / task.CLASSES if task.CLASSES else 0.0
-    return f"goal={goal:g}: guessing reaches {task.metric} {chance:g} %" if goal <= chance else None

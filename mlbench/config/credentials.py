@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
-# Lengths are bounded: a text of megabytes that was made for it would else take hours.
-# All up to the last @ before the first slash; or, where a password has a slash in it, up to the @
-# after that. A port, which is digits to the next slash, is no password.
+# Lengths are bounded, or a malicious text of megabytes would take hours. The match is all up to the last @
+# before the first slash. If a password has a slash in it, the match goes up to the @ after that. A port,
+# which is digits to the next slash, is no password.
 _USERINFO = re.compile(r"(?<=://)(?:[^\s/]*@|[^\s/@:]{0,256}:(?!\d+(?:/|$))[^\s@]{0,512}@)")
 _SECRET = re.compile(
     r"(?i)([?&;#][\w.-]{0,64}(?:token|secret|passw|pwd|signature|credential|key|sig)[\w.-]{0,64}=)[^&\s#]+"
@@ -18,7 +18,7 @@ _PAIR = re.compile(
     r"(?i)(\b(?:password|passwd|pwd|secret|api[_-]?key|access[_-]?token)\s*[=:]\s*)[^\s&;,'\"]+"
 )
 _BEARER = re.compile(r"(?i)(\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}")
-# What settings look like: numbers, words, lists and name:value pairs; GPU-8932f937-d72c-... is one, too.
+# What settings look like: numbers, words, lists and name:value pairs. GPU-8932f937-d72c-... is one, too.
 _SETTING = re.compile(r"[\w^.,:;=+{}() -]{0,200}")
 _RANDOM = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}")  # letters and digits, as keys have
 _SECRET_NAME = re.compile(r"(?i)token|secret|passw|pwd|credential|api_?key|auth")
@@ -39,7 +39,7 @@ def _redacted(value: Any) -> Any:
 
 
 def setting(name: str, value: str) -> str:
-    """Return a variable's value, paths by their last part; *** for what is no setting or may be a secret."""
+    """Return a variable's value, paths by their last part. *** for what is no setting or may be a secret."""
     plain = re.sub(r"[^\s:,;=]*/(?=[^/\s:,;=]+)", "", value)
     is_secret = _SECRET_NAME.search(name) or _SECRET_NAME.search(plain) or _RANDOM.search(plain)
     return "***" if is_secret or "://" in value or not _SETTING.fullmatch(plain) else plain

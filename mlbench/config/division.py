@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from mlbench.config.identity import flatten, listed
 
-# The rule that a field falls under; the first pattern that fits (RULES.md has the texts).
+# The rule that a field falls under. The first pattern that fits (RULES.md has the texts).
 RULES = (
     ("task.dataset", "R2"),
     ("task.metric", "R2"),
@@ -37,7 +37,7 @@ class Division(BaseModel):
 
 
 class Deviation(BaseModel):
-    """One field that differs from the closed reference; `fixed` ones no division allows."""
+    """One field that differs from the closed reference. `fixed` ones no division allows."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -46,14 +46,14 @@ class Deviation(BaseModel):
     reference: Any
     rule: str
     fixed: bool
-    declared: bool  # allowed in any division; the result lists it and is not official
+    declared: bool  # allowed in any division. The result lists it and is not official
 
     def __str__(self) -> str:
         return f"{self.field} is {self.given}, the reference is {self.reference} (rule {self.rule})"
 
 
 def task_title(name: str, deviations: Iterable[Deviation]) -> str:
-    """Return a task's name, and before it that of the user's own file that chose it."""
+    """Return a task's name, preceded by the custom file that chose it."""
     chosen = next((str(deviation.given) for deviation in deviations if deviation.field == "task"), name)
     return name if chosen == name else f"{chosen} (a variant of {name})"
 

@@ -12,7 +12,7 @@ FEW, MANY = 12, 24  # names that an error lists with a suggestion, and without o
 
 
 class UserError(Exception):
-    """A mistake of the user's that one sentence explains and the hint mends.
+    """A mistake of the user's that one sentence explains and the hint fixes.
 
     Commands print it without a traceback and exit with code 2, before any worker starts.
     """
@@ -26,6 +26,22 @@ class UserError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
+class ConfigurationError(UserError):
+    """A setting, a plugin or a YAML file that is unknown, invalid or not installed."""
+
+
+class DataError(UserError):
+    """A data set that is missing, damaged or not the one that the run needs."""
+
+
+class ClusterError(UserError):
+    """A machine or cluster that cannot be reached, or is too small."""
+
+
+class ResultError(UserError):
+    """A run, study or submission that is missing, damaged or cannot be compared."""
+
+
 def comparable(version: str) -> str:
     """Return the Major.Minor of a version: results of one are comparable, and its files can be read."""
     return ".".join(version.split(".")[:2])  # also of a development version, e.g. 0.3.0.dev0
@@ -36,18 +52,19 @@ def is_comparable(version: str) -> bool:
     return comparable(version) == comparable(mlbench.__version__)
 
 
-def unreadable(file: Path | str, values: Any, *, hint: str, damage: str = "is damaged") -> UserError:
+def unreadable(file: Path | str, values: Any, *, hint: str, damage: str = "is damaged") -> ResultError:
     """Return why a file that holds `values` cannot be read: another version wrote it, or its damage."""
     version = values.get("mlbench") if isinstance(values, dict) else None
     if isinstance(version, str) and not is_comparable(version):
-        return UserError(
-            f"{file} is of another version of mlbench ({version})", hint=f"read it with mlbench {version}"
+        return ResultError(
+            f"{file} was written by another version of mlbench ({version})",
+            hint=f"read it with mlbench {version}",
         )
-    return UserError(f"{file} {damage}", hint=hint)
+    return ResultError(f"{file} {damage}", hint=hint)
 
 
 def first_line(error: Exception) -> str:
-    """Return an error's text up to its first line's end; its type where it has none."""
+    """Return the first line of an error's text, or its type if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -62,5 +79,5 @@ def suggest(name: str, allowed: Sequence[str]) -> str:
     short = allowed if len(allowed) < FEW else [choice for choice in allowed if "." not in choice]
     if len(short) > MANY:
         like = [choice for choice in short if choice.startswith(name[:3])][:FEW] or short[:FEW]
-        return f"; choose one of {', '.join(like)}, ... ({len(short)} in all)"
-    return f"; choose one of {', '.join(short)}" if short else ""
+        return f": choose one of {', '.join(like)}, ... ({len(short)} in all)"
+    return f": choose one of {', '.join(short)}" if short else ""

@@ -1,7 +1,7 @@
 """What a run is: frozen, validated values, composed once from conf/ and the command line.
 
-Hydra composes the YAML files; nothing past `compose` sees Hydra or OmegaConf. The models below have no
-defaults: every value stands in conf/, so a missing key is an error and there is one place to look.
+Hydra composes the YAML files. Nothing past `compose` sees Hydra or OmegaConf. The models below have no
+defaults: every value is in conf/, so a missing key is an error and there is one place to look.
 """
 
 import math
@@ -25,32 +25,34 @@ from mlbench.config.network import HOST, Network
 from mlbench.config.plugins import TORCH
 from mlbench.config.store_uri import check_scheme, default_store
 
+DATE = r"^\d{4}-\d\d-\d\d$"
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 
 
 class FrozenModel(BaseModel):
-    """Frozen values; an unknown key is an error."""
+    """Frozen values. An unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Targets(FrozenModel):
-    """The two goals that the suite fixes for a task; the user may give a number instead."""
+    """The two goals that the suite fixes for a task. The user may give a number instead."""
 
     official: float
     light: float
 
 
 class TaskConfig(FrozenModel):
-    """The fields that every task has; a task's own `Config` adds its hyper-parameters."""
+    """The fields that every task has. A task's `Config` adds its hyper-parameters."""
 
     FREE: ClassVar[tuple[str, ...]] = ()  # fields that change speed, not the algorithm
     OPEN: ClassVar[bool] = False  # whether all runs are in the open division: there is no reference
-    OWN_DATA: ClassVar[tuple[str, ...]] = ()  # fields that name files of the user's own
-    CLASSES: ClassVar[int | None] = None  # that the metric, an accuracy in %, tells apart; None: unknown
-    DATA_FIELDS: ClassVar[tuple[str, ...]] = ()  # further fields that say how data are split or read
+    REUSED: ClassVar[bool] = True  # if finished runs are reused. False if unseen files decide the result
+    OWN_DATA: ClassVar[tuple[str, ...]] = ()  # fields that name the user's custom files
+    CLASSES: ClassVar[int | None] = None  # of the metric, an accuracy in %. None: unknown
+    DATA_FIELDS: ClassVar[tuple[str, ...]] = ()  # further fields that define how data are split or read
 
     name: str
     recipe: str
@@ -63,11 +65,17 @@ class TaskConfig(FrozenModel):
 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-GPU_ONLY = ("tf32", "fp16")  # formats of a GPU's tensor cores; no CPU has kernels for training in them
+GPU_ONLY = ("tf32", "fp16")  # formats of a GPU's tensor cores. No CPU has kernels for training in them
 SINCE_AMPERE = ("tf32", "bf16")  # formats of GPUs from compute capability 8.0 on
-# What an LSTM computes in on a CPU alone: autocast gives cuDNN float16 whatever its own type is (torch 2.13,
-# aten/src/ATen/cudnn/AutocastRNN.cpp, at::kHalf), so that bf16 would be fp16 without a loss scale.
+# What an LSTM computes in on a CPU alone: autocast gives cuDNN float16 whatever type is set (torch 2.13,
+# aten/src/ATen/cudnn/AutocastRNN.cpp, at::kHalf). So bf16 would be fp16 without a loss scale.
 LSTM_CPU_ONLY: tuple[Precision, ...] = ("bf16",)
+
+
+# torch.compile's backends. max_autotune: inductor, which also measures which kernel is fastest. graphs: steps
+# captured as CUDA graphs, of torch's eager kernels or of inductor's.
+Compile = Literal["inductor", "max_autotune", "graphs", "inductor_graphs", "aot_eager", "eager"]
+CAPTURED: tuple[Compile, ...] = ("graphs", "inductor_graphs")
 
 
 class TrainingConfig(TaskConfig):
@@ -76,6 +84,7 @@ class TrainingConfig(TaskConfig):
     PRECISIONS: ClassVar[tuple[Precision, ...]] = ("fp32",)  # what the task can compute in
     CPU_ONLY: ClassVar[tuple[Precision, ...]] = ()  # of these, what it cannot compute in on a GPU
     RECIPE_PRECISION: ClassVar[dict[str, Precision]] = {"cpu": "fp32", "cuda": "fp32"}  # by device
+    ONE_SHAPE: ClassVar[bool] = False  # all micro-batches have one shape (TrainingSetup.one_shape)
 
     batch_size: PositiveInt  # samples a worker and update
     epochs: PositiveInt  # the run ends here when the goal is not reached before
@@ -87,7 +96,7 @@ class TrainingConfig(TaskConfig):
 
 
 class Peak(FrozenModel):
-    """The arithmetic peak of one GPU, or of one node's CPU where it has none, in FLOP/s."""
+    """The arithmetic peak of one GPU, or of one node's CPU if it has none, in FLOP/s."""
 
     fp32: PositiveFloat | None
     tf32: PositiveFloat | None = None
@@ -97,11 +106,11 @@ class Peak(FrozenModel):
 
 
 class Price(FrozenModel):
-    """What one node costs; every price carries its date and origin."""
+    """What one node costs. Every price carries its date and origin."""
 
     usd_per_hour: PositiveFloat
     usd_per_hour_spot: PositiveFloat | None
-    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]  # ISO date on which the price was read
+    date: Annotated[str, Field(pattern=DATE)]  # ISO date on which the price was read
     source: str
 
     @model_validator(mode="after")
@@ -116,16 +125,17 @@ class Machine(FrozenModel):
 
     provider: Literal["gke", "aws"]
     type: str  # machine or instance type, e.g. n1-standard-4
-    accelerator: str | None  # GKE's name of a GPU, e.g. nvidia-tesla-t4; None: no GPU, or a part of the type
+    accelerator: str | None  # GKE's name of a GPU, e.g. nvidia-tesla-t4. None: no GPU, or a part of the type
     place: str  # zone (gke) or region (aws) whose list price the profile states
-    disk_type: str | None = None  # of the boot disk; None: the cheapest that the provider has
+    disk_type: str | None = None  # of the boot disk. None: the cheapest that the provider has
+    local_ssd: bool = False  # whether its NVMe disks, of some TB, take what pods write
 
 
 class ElectricityGrid(FrozenModel):
-    """How much carbon dioxide the electricity of a node's place stands for."""
+    """How much carbon dioxide the electricity at a node's place causes."""
 
     g_per_kwh: NonNegativeFloat  # g of CO2 equivalents
-    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]  # ISO date on which it was read
+    date: Annotated[str, Field(pattern=DATE)]  # ISO date on which it was read
     source: str
 
 
@@ -134,63 +144,60 @@ class Hardware(FrozenModel):
 
     name: str
     description: str
-    cpus: PositiveInt | None  # usable by workers; None: whatever this machine has
+    cpus: PositiveInt | None  # usable by workers. None: whatever this machine has
     gpus: Annotated[int, Field(ge=0)]
     gpu_model: str | None  # a part of the name that the driver reports, e.g. "T4"
+    # W, the card's largest power limit, in which SXM, PCIe and NVL differ. None: not known.
+    gpu_power_w: PositiveFloat | None = None
     gpu_resource: str = "nvidia.com/gpu"  # Kubernetes' name of a GPU
-    # CUDA's compute capability, e.g. 7.5; None: not known, or no CUDA.
+    # CUDA's compute capability, e.g. 7.5. None: not known, or no CUDA.
     capability: PositiveFloat | None = None
-    memory_gib: PositiveFloat | None = None  # GiB of a node's main memory; None: not known
+    memory_gib: PositiveFloat | None = None  # GiB of a node's main memory. None: not known
     workers_per_node: PositiveInt | None  # None: all workers on one node
     threads_per_worker: PositiveInt | None  # None: the node's CPUs shared out among its workers
+    # node: each worker may use the CPUs of one NUMA node alone, that of its GPU
+    numa_binding: Literal["none", "node"] = "none"
     network_gbit_per_s: PositiveFloat | None  # of a node's link to other nodes, which its workers share
-    network_us: PositiveFloat | None = None  # us, delay of a message between nodes; None: not known
+    network_us: PositiveFloat | None = None  # us, delay of a message between nodes. None: not known
     node_link_gbit_per_s: PositiveFloat | None = None  # inside a node, of a worker in each direction
     node_link_us: PositiveFloat | None = None  # us, delay of a message inside a node
     machine: Machine | None = None  # None: no cloud's
-    price: Price | None  # None: not for rent; a cost is then not shown
-    peak: Peak | None  # None: unknown; MFU is then not shown
-    grid: ElectricityGrid | None = None  # None: unknown; carbon is then not shown
-
-    @model_validator(mode="after")
-    def _a_priced_node_has_a_size(self) -> "Hardware":
-        # Otherwise any number of workers would be billed as one node.
-        if self.price is not None and self.workers_per_node is None:
-            raise ValueError("hardware with a price needs workers_per_node, by which nodes are billed")
-        return self
+    price: Price | None  # None: not for rent. A cost is then not shown
+    peak: Peak | None  # None: unknown. MFU is then not shown
+    grid: ElectricityGrid | None = None  # None: unknown. Carbon is then not shown
 
 
 class Backend(FrozenModel):
     """The torch.distributed backend that the process group is made from.
 
-    A backend's file holds the fields that its library has; a field that is null is left to the library.
+    A backend's file holds the fields that its library has. A field that is null is left to the library.
     """
 
     name: str
     device: Literal["cpu", "cuda"]
     module: str | None = None  # imported on every worker before the process group, to register the backend
-    # Network interface of all workers; None: the one by which each reaches the head.
+    # Network interface of all workers. None: the one by which each reaches the head.
     interface: Annotated[str, Field(min_length=1)] | None = None
-    timeout_s: PositiveInt  # a collective that takes longer is stuck; Ray Train takes whole seconds
-    sockets: PositiveInt | None = None  # TCP connections between two workers; nccl: of each of its threads
+    timeout_s: PositiveInt  # a collective that takes longer is stuck. Ray Train takes whole seconds
+    sockets: PositiveInt | None = None  # TCP connections between two workers. nccl: of each of its threads
     threads: PositiveInt | None = None  # that serve nccl's sockets
     provider: str | None = None  # of the library's way to other hosts, e.g. libfabric's
     algorithm: str | None = None  # of all-reduce
 
 
 class Cluster(FrozenModel):
-    """Where Ray runs; a cluster's module may have a `Config` that adds its fields."""
+    """The Ray cluster. A cluster's module may have a `Config` that adds its fields."""
 
     name: str
-    # More workers than CPUs are allowed, and marked; force: also very many (clusters/placement.py).
+    # More workers than CPUs are allowed, and marked. force: also very many (clusters/placement.py).
     oversubscribe: bool | Literal["force"]
 
 
 class SyncConfig(FrozenModel):
-    """How gradients are combined between workers; a strategy's own `Config` adds its fields."""
+    """How gradients are combined between workers. A strategy's `Config` adds its fields."""
 
     CLOSED: ClassVar[bool] = False  # ddp's mathematics: the closed division allows it as its file is
-    NEEDS_OPTIMIZER: ClassVar[bool] = False  # a task must step by optimizer.step(), not by its own arithmetic
+    NEEDS_OPTIMIZER: ClassVar[bool] = False  # a task must step by optimizer.step(), not by other arithmetic
 
     name: str
 
@@ -201,11 +208,11 @@ class SyncConfig(FrozenModel):
 
     @property
     def own_steps(self) -> bool:
-        """Whether a worker steps with a gradient of its own, so that its loss scale may skip a step alone."""
+        """Whether a worker steps with its local gradient, so that its loss scale may skip a step alone."""
         return False
 
     def check(self, *, workers: int, precision: Precision) -> None:
-        """Raise UserError where the strategy cannot combine what so many workers compute, two at least."""
+        """Raise UserError if the strategy cannot combine the results of so many workers (at least two)."""
 
 
 UNIT_BOUNDS = {"%": (0.0, 100.0)}  # what values of a unit can be
@@ -227,23 +234,23 @@ class Experiment(FrozenModel):
     sync: SyncConfig
     division: Division
     network: Network = HOST
-    launcher: Literal["ray", "torchrun", "command"] = "ray"  # command: the user's own (mlbench.measure)
+    launcher: Literal["ray", "torchrun", "command"] = "ray"  # command: a custom launcher (mlbench.measure)
     workers: PositiveInt
     scale: Literal["official", "mini"]
     framework: str = TORCH  # records made before there was another lack it
     goal: Literal["official", "light", "none"] | float
     seed: Annotated[int, Field(ge=0, lt=2**31)] | None
     max_failures: Annotated[int, Field(ge=0)]
-    compile: Literal["inductor", "aot_eager", "eager"] | None = None  # older records lack it
+    compile: Compile | None = None  # older records lack it
     phase_timing: bool
-    profile: Annotated[int, Field(ge=0)] = 0  # steps; records made before there was a profiler lack it
+    profile: Annotated[int, Field(ge=0)] = 0  # steps. Records made before there was a profiler lack it
     data_root: Path
     output_root: Path
     tracking_uri: Annotated[str, AfterValidator(check_scheme)] | None
     study: Annotated[str, Field(pattern=r"^\w[\w.-]*$")] | None
     verbose: bool
     force: bool
-    # How the experiment differs from the closed reference; `compose` computes it, the record lists it.
+    # How the experiment differs from the closed reference. `compose` computes it, and the record lists it.
     deviations: tuple[Deviation, ...] = Field(default=(), exclude=True)
 
     @field_validator("goal", mode="before")
@@ -257,9 +264,9 @@ class Experiment(FrozenModel):
     @classmethod
     def _place_is_named(cls, value: Any) -> Any:
         if value == "":
-            raise ValueError("is empty; leave it out for the default")
+            raise ValueError("must not be empty: leave it out for the default")
         if isinstance(value, str) and value.startswith("$"):
-            raise ValueError("the shell has not put in the variable's value; leave out single quotes")
+            raise ValueError("the shell did not expand the variable: leave out single quotes")
         return value
 
     @field_validator("goal")
@@ -267,14 +274,14 @@ class Experiment(FrozenModel):
     def _goal_can_be_reached(cls, goal: str | float, info: ValidationInfo) -> str | float:
         task = info.data.get("task")
         if task is not None and task.goals is None:
-            trains = hasattr(task, "epochs")  # also as a record has it, without the task's own Config
+            trains = hasattr(task, "epochs")  # also as a record has it, without the task's Config
             if isinstance(goal, float) and not trains and task.metric != "none":
                 return goal
             if isinstance(goal, float) and not trains:
-                way = ", or say task.metric=NAME" if hasattr(task, "pattern") else ""
-                raise ValueError(f"{task.name} measures without a goal; leave goal out{way}")
+                way = ", or give task.metric=NAME" if hasattr(task, "pattern") else ""
+                raise ValueError(f"{task.name} measures without a goal: leave goal out{way}")
             if goal == "light" and trains:
-                raise ValueError(f"no goal is fixed for {task.dataset}; leave goal out, or give a number")
+                raise ValueError(f"no goal is fixed for {task.dataset}: leave goal out, or give a number")
         if not isinstance(goal, float) or task is None:
             return goal
         low, high = bounds(task.metric, task.metric_unit)
@@ -285,7 +292,7 @@ class Experiment(FrozenModel):
 
     @property
     def target(self) -> Goal | None:
-        """The goal as metric, number and direction; None for `goal=none` and where the task fixes none."""
+        """The goal as metric, number and direction. None for `goal=none` and if the task fixes none."""
         goals = self.task.goals
         if self.goal == "none" or goals is None and isinstance(self.goal, str):
             return None
@@ -294,7 +301,7 @@ class Experiment(FrozenModel):
 
     @property
     def store(self) -> str:
-        """The MLflow tracking URI; the default is a SQLite file beside the runs."""
+        """The MLflow tracking URI. The default is a SQLite file next to the runs."""
         return self.tracking_uri or default_store(self.output_root)
 
     def plain(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mlbench.config.errors import suggest
+from mlbench.config.experiment import DATE
 
 MESSAGES = {  # by the beginning of pydantic's name of an error
     "int": "not a whole number",
@@ -14,7 +15,7 @@ MESSAGES = {  # by the beginning of pydantic's name of an error
     "path": "not a path",
     "string_pattern": "only letters, digits, _, . and - are allowed, and the first is a letter or digit",
     "tuple": "not a list, e.g. [1,2]",
-    "model": "a group of values; set its fields one by one",
+    "model": "a group of values: set its fields one by one",
 }
 WORDS = {"bool": ("true", "false")}  # what a member of a union allows, in the words of the command line
 
@@ -22,7 +23,7 @@ WORDS = {"bool": ("true", "false")}  # what a member of a union allows, in the w
 def sentences(problems: Iterable[tuple[str, ValidationError]], composed: Mapping[str, Any]) -> list[str]:
     """Return one sentence for each wrong field, and one for all fields that a group's file lacks.
 
-    - problems: errors with the prefix of their fields, e.g. "task."; those of a group come before "".
+    - problems: errors with the prefix of their fields, e.g. "task.". Those of a group come before "".
     - composed: the values by group, for the names of their files.
     """
     by_path: dict[str, list[Any]] = {}
@@ -30,7 +31,7 @@ def sentences(problems: Iterable[tuple[str, ValidationError]], composed: Mapping
     for prefix, error in problems:
         for problem in error.errors():
             path = prefix + ".".join(str(part) for part in problem["loc"] if _is_field(part))
-            if prefix or not path.startswith(tuple(prefixes)):  # else the group's own Config has said it
+            if prefix or not path.startswith(tuple(prefixes)):  # else the group's Config has reported it
                 by_path.setdefault(path, []).append(problem)
         prefixes += [prefix] if prefix else []
     missing: dict[str, list[str]] = {}
@@ -69,6 +70,8 @@ def _any(kinds: Iterable[str], beginning: str) -> bool:
 def _message(problem: Any) -> str:
     """Return in plain words what pydantic found wrong with a value."""
     kind, message = problem["type"], problem["msg"].removeprefix("Value error, ")
+    if kind == "string_pattern_mismatch" and problem["ctx"]["pattern"] == DATE:
+        return "not a date, e.g. 2026-11-27"
     plain = message.replace("Input should be", "must be")
     return next((text for name, text in MESSAGES.items() if kind.startswith(name)), plain)
 

@@ -15,7 +15,7 @@ class Goal:
     direction: Direction
 
     def reached(self, value: float) -> bool:
-        """Return whether `value` meets the target; NaN never does."""
+        """Return whether `value` meets the target. NaN never does."""
         return value >= self.target if self.direction == "max" else value <= self.target
 
     @property

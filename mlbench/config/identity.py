@@ -43,12 +43,16 @@ IDENTITY = (
     "hardware.gpu_model",
     "hardware.workers_per_node",
     "hardware.threads_per_worker",
+    "hardware.numa_binding",
     "phase_timing",
     "profile",
 )
-# Where data, results and the cluster are found.
+# Fields that came later, with the value that older runs had without them. It is in no key.
+ADDED = {"hardware.numa_binding": "none"}
+# Paths of data, results and the cluster.
 LOCATION = ("task.cwd", "task.command", "data_root", "output_root", "tracking_uri", "cluster.*")
-# Labels, and prices and peaks by which a result is judged; computed anew whenever a result is shown.
+# Labels, and prices and peaks by which a result is judged. They are computed again whenever a result is
+# shown.
 PRESENTATION = (
     "study",
     "verbose",
@@ -60,6 +64,7 @@ PRESENTATION = (
     "hardware.network_us",
     "hardware.node_link_gbit_per_s",
     "hardware.node_link_us",
+    "hardware.gpu_power_w",
     "hardware.gpu_resource",
     "hardware.capability",
     "hardware.memory_gib",
@@ -72,7 +77,7 @@ PRESENTATION = (
     "hardware.grid",
     "hardware.grid.*",
 )
-# How a run is carried out; a run that succeeds measures the same with any of them.
+# How a run is carried out. A run that succeeds measures the same with any of them.
 OPERATION = ("seed", "force", "max_failures", "backend.timeout_s", "cluster.oversubscribe")
 
 RUNS_AS = "cluster.runs_as"  # the field of clusters to which whole runs are submitted
@@ -118,7 +123,11 @@ def identity(values: Mapping[str, Any]) -> dict[str, Any]:
     A run that is submitted to a cluster has the name of the cluster that it runs as there.
     """
     fields = flatten(values)
-    decisive = {name: value for name, value in fields.items() if role(name) == "identity"}
+    decisive = {
+        name: value
+        for name, value in fields.items()
+        if role(name) == "identity" and (name not in ADDED or value != ADDED[name])
+    }
     return decisive | ({"cluster.name": fields[RUNS_AS]} if RUNS_AS in fields else {})
 
 

@@ -1,4 +1,4 @@
-"""The network between the workers: the machines' own, or the links of emulated hosts on this machine."""
+"""The network between the workers: the machines' network, or the links of emulated hosts on this machine."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ Cpus = Annotated[float, Field(ge=0.1)]  # the kernel's least quota is 1 ms, in a
 
 
 class Network(BaseModel):
-    """What a link between two hosts is like; `bandwidth_mbit_s` None emulates nothing.
+    """The properties of a link between two hosts. `bandwidth_mbit_s` None emulates nothing.
 
     A bandwidth is that of each direction and counts IP packets with their headers.
     """
@@ -16,16 +16,16 @@ class Network(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str
-    hosts: PositiveInt | None  # emulated hosts; None: one a worker
+    hosts: PositiveInt | None  # emulated hosts. None: one a worker
     bandwidth_mbit_s: PositiveFloat | None  # from a host into the network
-    bandwidth_down_mbit_s: PositiveFloat | None  # from the network into a host; None: the same
+    bandwidth_down_mbit_s: PositiveFloat | None  # from the network into a host. None: the same
     delay_ms: NonNegativeFloat  # one way, from host to host
     jitter_ms: NonNegativeFloat  # most by which a delay is shorter or longer
     loss_percent: Annotated[float, Field(ge=0, lt=100)]  # of the packets
     queue_ms: PositiveFloat  # most that a packet waits for a cable before it is dropped
-    cpus: Cpus | None  # CPUs of a host; None: all hosts share this machine's
-    racks: PositiveInt  # switches that the hosts are dealt out to; 1: all hosts on one
-    rack_bandwidth_mbit_s: PositiveFloat | None  # of the cable between a rack and the others; None: a host's
+    cpus: Cpus | None  # CPUs of a host. None: all hosts share this machine's
+    racks: PositiveInt  # switches that the hosts are dealt out to. 1: all hosts on one
+    rack_bandwidth_mbit_s: PositiveFloat | None  # of the cable between a rack and the others. None: a host's
     rack_delay_ms: NonNegativeFloat  # in addition, between hosts of two racks
     slow_rank: Annotated[int, Field(ge=0)] | None  # the rank whose host is slower than the others
     slow_bandwidth_mbit_s: PositiveFloat | None  # of its link
@@ -56,19 +56,19 @@ class Network(BaseModel):
 
 
 def idle(network: Network) -> str | None:
-    """Return that a value says something of links while none is emulated; None where all is well."""
+    """Return an error if a value describes links while none is emulated. None if all is well."""
     plain, values = HOST.model_dump(), network.model_dump(exclude={"name", "queue_ms"})
     names = [name for name, value in values.items() if value != plain[name]]
     if network.emulated or not names:
         return None
-    return f"network.{names[0]}: network={network.name} emulates nothing; choose one that does with it"
+    return f"network.{names[0]}: network={network.name} does not emulate links: choose a network that does"
 
 
 def _rate(mbit_s: float) -> str:
     return f"{mbit_s / 1000:g} Gbit/s" if mbit_s >= 1000 else f"{mbit_s:g} Mbit/s"
 
 
-HOST = Network(  # of records from before there were emulated networks; as conf/network/host.yaml
+HOST = Network(  # of records from before there were emulated networks, as conf/network/host.yaml
     name="host",
     hosts=None,
     bandwidth_mbit_s=None,

@@ -1,7 +1,7 @@
 """`name=value` words of the command line over Hydra's YAML files, with a sentence for each mistake.
 
 Nothing past this module sees Hydra or OmegaConf. Hydra parses the words, finds the files and merges the
-groups; a task's recipe and scale are laid over its values here, before single values are.
+groups. Here a task's recipe and scale override its values, before single values do.
 """
 
 import json
@@ -15,37 +15,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlbench.config import plugins, price_file
-from mlbench.config.errors import FEW, UserError, suggest
+from mlbench.config.errors import FEW, ConfigurationError, suggest
+from mlbench.config.experiment import Peak, Price
 from mlbench.config.identity import flatten
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 GROUPS = plugins.GROUPS
-SEARCH_PATH = "hydra.searchpath"  # the one setting of Hydra's own that is read: more folders of YAML files
+SEARCH_PATH = "hydra.searchpath"  # the one setting of Hydra that is read: more folders of YAML files
 # Names of 0.1 and of other tools, and what they are called here.
 RENAMED = {"instrument": "phase_timing", "rerun": "force", "unit": "task.metric_unit", "task.rate": "task.lr"}
 RENAMED |= {"threads": "hardware.threads_per_worker", "log_dir": "output_root", "mlflow": "tracking_uri"}
 ELSEWHERE = {  # what is not a field of a run, and what to write for it
-    **dict.fromkeys(("repeats", "n"), "python -m mlbench.sweep takes repeats=N"),
-    **dict.fromkeys(("max_usd", "question", "extend"), "it is a word of python -m mlbench.sweep"),
+    **dict.fromkeys(("repeats", "n"), "mlbench sweep takes repeats=N"),
+    **dict.fromkeys(("max_usd", "question", "extend"), "it is a word of mlbench sweep"),
     "parallel": "runs are measured one after the other, or each would slow the others down",
-    "name": "study=NAME names a study; a run gets its name from its time, task and seed",
-    "nodes": "workers=N train; cluster=attached has nodes, hardware=NAME how many on each",
+    "name": "study=NAME names a study, a run is named by its time, task and seed",
+    "nodes": "workers=N sets the workers, cluster=attached has nodes, hardware=NAME the workers on each",
     **dict.fromkeys(("gpu", "gpus", "device"), "backend=nccl trains on GPUs, one for each worker"),
     **dict.fromkeys(
-        ("official", "eligible"), "RULES.md says what is official; scale=official chooses its scale"
+        ("official", "eligible"), "scale=official chooses the official data and model (RULES.md)"
     ),
     **dict.fromkeys(
-        ("model", "task.model"), "a task has its model: task=NAME, or one of your own (docs/extending.md)"
+        ("model", "task.model"), "a task has its model: give task=NAME or a custom task (docs/extending.md)"
     ),
 }
 LONGEST = 200  # characters of a word that a sentence repeats
 LAYERS = {"task.recipe": "recipes", "scale": "scales"}  # overrides that choose a part of the task's file
-DATASETS = "datasets"  # the part, where there is one, with other data sets of mini scale: task.dataset=NAME
+NOT_VALUES = ("defaults", "name", "recipe")  # of a task's file: they choose, and are not laid over
+DATASETS = "datasets"  # the part, if there is one, with other data sets of mini scale: task.dataset=NAME
 
-VERBATIM = ("task.args", "task.metric", "task.path")  # text of the user's own, which Hydra's grammar refuses
-NAMES = ("study", "data_root", "output_root")  # text, also where it looks like a number, e.g. study=2026
+VERBATIM = ("task.args", "task.metric", "task.path")  # custom text, which Hydra's grammar refuses
+NAMES = ("study", "data_root", "output_root")  # text, also if it looks like a number, e.g. study=2026
+ONE = re.compile(r"""("[^"]+"|'[^']+')""")  # of them in quotes
 SEVERAL = re.compile(r"""("[^"]*"|'[^']*')(,("[^"]*"|'[^']*'))+""")  # of them, for a sweep
 _require_readable = cache(plugins.values)  # names a file with mistakes, once a process: it is composed once
 
@@ -61,7 +64,7 @@ class Overrides:
 
 
 def parse(arguments: Sequence[str]) -> Overrides:
-    """Split words into group choices and values; what is neither becomes a sentence in `errors`."""
+    """Split words into group choices and values. What is neither becomes a sentence in `errors`."""
     from hydra.errors import HydraException
 
     parsed: list[tuple[str, Override]] = []
@@ -80,15 +83,15 @@ def parse(arguments: Sequence[str]) -> Overrides:
         if override.is_add() or override.is_force_add() or override.is_delete():
             result.errors.append(f"{word!r}: keys cannot be added or removed, write name=value")
         elif override.package is not None:
-            result.errors.append(f"{word!r}: no group is put elsewhere with @, write {name}=NAME")
+            result.errors.append(
+                f"{word!r}: '@' (Hydra package override) is not supported, write {name}=NAME"
+            )
         elif name == SEARCH_PATH:
             continue
         elif name.startswith("hydra."):
-            result.errors.append(f"{word!r}: of Hydra's own settings only {SEARCH_PATH} is read")
+            result.errors.append(f"{word!r}: of Hydra's settings only {SEARCH_PATH} is supported")
         elif override.is_sweep_override():
-            result.errors.append(
-                f"{word!r} names several values; one run takes one: use python -m mlbench.sweep"
-            )
+            result.errors.append(f"{word!r} names several values, a run takes one: use mlbench sweep")
         elif name in GROUPS:
             value, files = str(override.value()), plugins.files(name, result.searchpath)
             if value in files:
@@ -124,9 +127,10 @@ def shortened(word: str) -> str:
 
 
 def quoted(word: str) -> str:
-    """Return the word as Hydra's grammar, which knows ASCII alone, takes it, e.g. with ü in a path."""
+    """Return the word as Hydra's grammar, which is ASCII only, takes it, e.g. with ü in a path."""
     name, _, value = word.partition("=")
     if name in VERBATIM and value not in ("", "null") and not SEVERAL.fullmatch(value):
+        value = value[1:-1] if ONE.fullmatch(value) else value  # as each of several is written
         # Hydra reads a backslash as itself, but before a quote.
         value = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + (match[2] and "\\'"), value)
         return f"{name}='{value}'"
@@ -146,10 +150,10 @@ def _unreadable(word: str) -> str:
     if value.endswith(","):
         return f"{word!r} ends in a comma"
     if value.startswith("~/"):
-        return f"{word!r}: ~ stands for nothing here, write {name}=$HOME{value[1:]}"
+        return f"{word!r}: '~' is not expanded, write {name}=$HOME{value[1:]}"
     value = "'" + value.replace("'", "\\'") + "'"
     twice = shlex.quote(value) if re.search(r'["$`\\!]', value) else f'"{value}"'
-    return f"{word!r}: the value cannot be read; quote it twice: {name}={twice}"
+    return f"{word!r}: the value cannot be read: quote it twice: {name}={twice}"
 
 
 def search_word(folder: str) -> str:
@@ -158,13 +162,22 @@ def search_word(folder: str) -> str:
     return f"{SEARCH_PATH}=['{quoted}']"
 
 
+def typed(words: Sequence[str]) -> list[str]:
+    """Return words as a person types them: a folder of YAML files is an option."""
+    result: list[str] = []
+    for word in words:
+        folders = parse([word]).searchpath if word.startswith(f"{SEARCH_PATH}=") else ()
+        result += [part for folder in folders for part in ("--config-dir", folder)] or [word]
+    return result
+
+
 def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the composed values, and those of the closed reference: the same without single values.
 
     Mistakes are added to `overrides.errors`.
     """
-    overrides.errors += _without_origin(overrides.values)
     composed = _layered(overrides)
+    overrides.errors += _without_origin(composed["hardware"], overrides.values)
     reference = json.loads(json.dumps(composed))
     if not plugins.load("sync", composed["sync"]["name"]).Config.CLOSED:
         reference["sync"] = json.loads(_compose(folders=plugins.search_folders()))["sync"]
@@ -175,7 +188,7 @@ def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def shipped_task(name: str, overrides: Overrides) -> dict[str, Any] | None:
-    """Return the values of mlbench's own task where a file of another name chose it; None otherwise."""
+    """Return the values of the shipped task if a file of another name chose it. None otherwise."""
     if overrides.choices.get("task") in (None, name) or plugins.shipped("task", name) is None:
         return None
     layers = {name: value for name, value in overrides.values.items() if name in (*LAYERS, "task.dataset")}
@@ -185,7 +198,7 @@ def shipped_task(name: str, overrides: Overrides) -> dict[str, Any] | None:
 
 @cache
 def _compose(*choices: str, folders: tuple[Path, ...] = ()) -> str:
-    """Return the composed groups as JSON; cached, because the points of a study share most choices."""
+    """Return the composed groups as JSON. Cached, because the points of a study share most choices."""
     # Imported here: hydra costs 0.2 s, and workers that receive a ready Experiment never need it.
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
@@ -200,21 +213,35 @@ def _compose(*choices: str, folders: tuple[Path, ...] = ()) -> str:
     except (HydraException, OmegaConfBaseException, RecursionError) as error:
         circle = isinstance(error, RecursionError)
         reason = "its files name each other as defaults" if circle else " ".join(str(error).split())
-        raise UserError(f"{' '.join(choices) or 'the configuration'} cannot be composed: {reason}") from error
+        raise ConfigurationError(
+            f"{' '.join(choices) or 'the configuration'} cannot be composed: {reason}"
+        ) from error
 
 
-def _without_origin(values: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for a price or a peak of the user's that would go under the shipped one's origin."""
-    needed = {"hardware.price": ("date", "source"), "hardware.peak": ("source",)}
+def _without_origin(hardware: dict[str, Any], values: dict[str, Any]) -> Iterator[str]:
+    """Yield a sentence for a price or a peak of the user's that would go under the shipped one's origin.
+
+    Such values are taken out of `values`. A profile without a price needs the price itself, too.
+    """
+    price = ("usd_per_hour",) if hardware.get("price") is None else ()
+    needed = {"hardware.price": (*price, "date", "source"), "hardware.peak": ("source",)}
     for group, fields in needed.items():
         own = [name for name in values if name.startswith(f"{group}.")]
         lacking = [f"{group}.{field}=..." for field in fields if f"{group}.{field}" not in values]
         if own and lacking:
             yield f"{own[0]} needs its origin (rule R13): add {' '.join(lacking)}"
+            for name in own:
+                del values[name]
 
 
 def _leave_out(hardware: dict[str, Any], values: dict[str, Any]) -> None:
-    """Take from a profile the spot price and rates that would go under the origin of the user's own."""
+    """Remove from a profile the spot price and rates that would appear under the origin of the user's price.
+
+    A profile without a price or a peak, e.g. `local`, gets an empty one for them.
+    """
+    for part, model in (("price", Price), ("peak", Peak)):
+        if hardware.get(part) is None and any(name.startswith(f"hardware.{part}.") for name in values):
+            hardware[part] = dict.fromkeys(model.model_fields)
     price, peak = hardware.get("price"), hardware.get("peak")
     if isinstance(price, dict) and "hardware.price.usd_per_hour" in values:
         price["usd_per_hour_spot"] = None
@@ -238,9 +265,10 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
         _require_parts(group, composed.get(group), path)
     for group in GROUPS:
         _require_shipped(group, overrides.choices.get(group) or composed[group]["name"], composed[group])
-    if own := price_file.read().get(composed["hardware"]["name"]):  # the user's price stands above it
+    if own := price_file.read().get(composed["hardware"]["name"]):  # the user's price overrides it
         composed["hardware"]["price"] = own.model_dump()
     task = composed["task"]
+    before = deepcopy(task)
     defaults = {"task.recipe": task["recipe"], "scale": composed["scale"]}
     for name, part in LAYERS.items():
         layers = task.pop(part)
@@ -253,7 +281,32 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
         parent = task if name == "task.recipe" else composed
         parent[name.removeprefix("task.")] = chosen if chosen in layers else defaults[name]
     _choose_dataset(task, composed["scale"], overrides)
+    layers = {part: composed["scale"] if part == "scales" else task["recipe"] for part in LAYERS.values()}
+    layers[DATASETS] = task.get("dataset")
+    for written in _variants(overrides.choices.get("task", ""), plugins.files("task", overrides.searchpath)):
+        own = {name for part, chosen in layers.items() for name in written.get(part, {}).get(chosen, {})}
+        kept = {name: value for name, value in written.items() if name not in (*NOT_VALUES, *layers, *own)}
+        _keep(kept, task, before)
     return composed
+
+
+def _variants(choice: str, files: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """Return what the files of a user's variant of a task hold, the one it is made of first."""
+    path = files.get(choice)
+    if path is None or plugins.shipped("task", choice) is not None:
+        return []
+    written = plugins.values(path)
+    bases = [name for name in written.get("defaults", ()) if isinstance(name, str) and name != "_self_"]
+    return [file for base in bases for file in _variants(base, files)] + [written] * bool(bases)
+
+
+def _keep(written: Mapping[str, Any], task: dict[str, Any], before: Mapping[str, Any]) -> None:
+    """Put values that a variant's file writes back over the inherited recipe, scale and data set."""
+    for name, value in written.items():
+        if isinstance(value, dict) and isinstance(task.get(name), dict) and isinstance(before[name], dict):
+            _keep(value, task[name], before[name])
+        else:
+            task[name] = before[name]
 
 
 def _choose_dataset(task: dict[str, Any], scale: str, overrides: Overrides) -> None:
@@ -274,12 +327,12 @@ def _choose_dataset(task: dict[str, Any], scale: str, overrides: Overrides) -> N
 
 
 def _require_shipped(group: str, choice: str, composed: dict[str, Any]) -> None:
-    """Raise UserError where a choice of mlbench's own was not composed from its file."""
+    """Raise UserError if a shipped choice was not composed from its file."""
     path = plugins.shipped(group, choice)
     if path and any(composed.get(name) != value for name, value in _shipped(path).items()):
-        raise UserError(
+        raise ConfigurationError(
             f"{group}={choice} does not have the values of {path}: "
-            "a Hydra plug-in puts another file in front of it",
+            "a Hydra plugin overrides it with another file",
             hint="uninstall the package that has a folder hydra_plugins",
         )
 
@@ -294,17 +347,19 @@ def _shipped(path: Path) -> dict[str, Any]:
 
 
 def _require_parts(group: str, composed: Any, path: Path) -> None:
-    """Raise UserError where the values of a choice lack what is needed to compose and validate them."""
+    """Raise UserError if the values of a choice lack what is needed to compose and validate them."""
     needed = ("name", "recipe", *LAYERS.values()) if group == "task" else ("name",)
     missing = [name for name in needed if not isinstance(composed, dict) or name not in composed]
     layers = {*LAYERS.values(), *({DATASETS} & {*composed} if isinstance(composed, dict) else ())}
     wrong = [name for name in layers if group == "task" and not missing and not _named(composed[name])]
     label = "" if missing or group != "hardware" else str(composed["name"])
     if label not in ("", path.stem):  # prices and results are found by it
-        raise UserError(f"{path} says name: {label}", hint=f"write name: {path.stem}, as the file is called")
+        raise ConfigurationError(
+            f"{path} has name: {label}", hint=f"write name: {path.stem}, the file's name"
+        )
     if missing or wrong:
-        fault = f"it lacks {', '.join(missing)}" if missing else f"{wrong[0]} is no group of named values"
-        raise UserError(f"{path}: {fault}", hint=plugins.EXTENDING)
+        fault = f"it lacks {', '.join(missing)}" if missing else f"{wrong[0]} is not a group of named values"
+        raise ConfigurationError(f"{path}: {fault}", hint=plugins.EXTENDING)
 
 
 def _named(values: Any) -> bool:
@@ -312,7 +367,7 @@ def _named(values: Any) -> bool:
 
 
 def _assign(composed: dict[str, Any], name: str, value: Any, errors: list[str]) -> None:
-    """Put one value at its dotted place; a place that does not exist is an error."""
+    """Put one value at its dotted place. A place that does not exist is an error."""
     *parents, last = name.split(".")
     node: Any = composed
     for index, parent in enumerate(parents):
@@ -334,6 +389,6 @@ def _assign(composed: dict[str, Any], name: str, value: Any, errors: list[str]) 
         errors.append(f"{name} cannot be set: {parents[0]}=NAME chooses all values of that name")
     elif isinstance(node[last], dict) and not isinstance(value, dict):
         inner = ", ".join(f"{name}.{field}" for field in node[last])
-        errors.append(f"{name} is a group of values; set one of {inner}")
+        errors.append(f"{name} is a group of values: set one of {inner}")
     else:
         node[last] = value

@@ -1,4 +1,4 @@
-"""YAML in which a name that stands twice is a mistake; yaml.safe_load would take the last one."""
+"""YAML loader that rejects duplicate keys, of which yaml.safe_load would take the last."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -11,12 +11,12 @@ class _Loader(yaml.SafeLoader):
         names: set[str] = set()
         for name in (name for name, _ in node.value if isinstance(name, yaml.ScalarNode)):
             if name.value in names:
-                problem = f"{name.value} stands twice"
+                problem = f"{name.value} is repeated"
                 raise yaml.constructor.ConstructorError(None, None, problem, name.start_mark)
             names.add(name.value)
         return super().construct_mapping(node, deep)
 
 
 def load(text: str | bytes) -> Any:
-    """Return what YAML from outside holds; yaml.YAMLError where it is none, or says something twice."""
+    """Return what YAML from outside holds. Raises yaml.YAMLError if it is invalid or has duplicate keys."""
     return yaml.load(text, _Loader)

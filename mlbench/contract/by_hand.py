@@ -23,7 +23,7 @@ from mlbench.training.sync.wire import float_buffers
 from mlbench.training.worker import Worker
 
 STEPS = 2
-# Adam's step is the gradient over its size, which makes a step of rounding where the gradient is 0. With this
+# Adam's step is the gradient over its size, which makes a step of rounding if the gradient is 0. With this
 # eps, the errors of a step are at most lr / eps times those of the gradient.
 EPS = 1e-2
 # What is averaged: gradients before every step, weights after every step, or weights before the validation.
@@ -74,8 +74,8 @@ def steps(
 ) -> Result:
     """Take two steps of a task with the sync strategy that `overrides` name, or with averages of `quantity`.
 
-    Only sync=fsdp, which changes the model most, runs the task's own validation, after the last step: it
-    takes longer than the steps do.
+    Only sync=fsdp, which changes the model most, runs the task's validation, after the last step. It takes
+    longer than the steps do.
     """
     workers = f"workers={worker.world_size}"
     experiment = compose([f"task={task}", *overrides, "goal=none", "division=open", workers])
@@ -143,11 +143,11 @@ def all_steps(
 
 
 def different(result: Result, expected: Result) -> str:
-    """Return the first tensor that is not what it has to be, to rounding; empty where all are.
+    """Return the first tensor that is not what it has to be, to rounding. Empty if all are.
 
     After one step: to 2^-12 of the largest change, as gradients are sums of thousands of float32 terms, and 8
-    roundings of the largest weight. What that made of the weights can bring another sign of an activation and
-    so another gradient: after two steps to 2^-5 of the change, where another average is a tenth and more off.
+    roundings of the largest weight. This difference in the weights can change the sign of an activation and
+    so the gradient. So after two steps: to 2^-5 of the change, while a wrong average is a tenth and more off.
     """
     if [each.keys() for each in result.tensors] != [each.keys() for each in expected.tensors]:
         return "other names"

@@ -1,4 +1,4 @@
-"""A package with a task of one's own, complete and small, to be changed into what one wants to measure."""
+"""A package with a custom task, complete and small, as a start for yours."""
 
 import keyword
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from mlbench.config import plugins
 from mlbench.config.errors import UserError
 
-TEMPLATE = Path(__file__).parent / "template"  # its files end with .in, and NAME stands for the task's name
+TEMPLATE = Path(__file__).parent / "template"  # its files end with .in. The task's name replaces NAME
 
 
 def write(name: str, parent: Path) -> Path:
@@ -20,10 +20,10 @@ def write(name: str, parent: Path) -> Path:
             f"task={name}: a new task has a name of lower-case letters, digits and _", hint="task=my_task"
         )
     if name in plugins.files("task"):
-        raise UserError(f"task={name} is there already", hint="give the new task another name")
+        raise UserError(f"task={name} exists already", hint="give the new task another name")
     folder = parent / f"mlbench_{name}"
     if folder.exists():
-        raise UserError(f"{folder} is there already", hint="remove it, or give the new task another name")
+        raise UserError(f"{folder} exists already", hint="remove it, or give the new task another name")
     for source in sorted(TEMPLATE.rglob("*.in")):
         path = str(source.relative_to(TEMPLATE)).removesuffix(".in")
         target = folder / path.replace("package", folder.name, 1).replace("NAME", name)

@@ -1,6 +1,6 @@
-"""Options of the contract tests: which tasks, sync strategies and clusters; names, or modules with dots.
+"""Options of the contract tests: names or dotted modules of tasks, sync strategies and clusters.
 
-Where one is given, a failure is a sentence: the plug-in, what it has to do, what it did and in which of its
+If one is given, a failure is a sentence: the plugin, what it has to do, what it did and in which of its
 lines. -v shows the traceback.
 """
 
@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def names(config: pytest.Config, group: str) -> list[str]:
-    """Return the names to test: those given; all there are where no option was given."""
+    """Return the names to test: those given, or all names if no option was given."""
     from mlbench.config import plugins
     from mlbench.config.compose import choices, compose
     from mlbench.config.errors import UserError
@@ -59,7 +59,7 @@ def pytest_runtest_makereport(
 
 
 def sentence(item: pytest.Function, error: BaseException) -> str:
-    """Return which plug-in broke which promise, and how."""
+    """Return which plugin broke which promise, and how."""
     from mlbench.config import plugins
     from mlbench.config.errors import UserError
 
@@ -68,7 +68,7 @@ def sentence(item: pytest.Function, error: BaseException) -> str:
     given = [(group, each) for group in GROUPS for each in item.config.getoption(f"--{group}") or ()]
     promise = (item.originalname or item.name).removeprefix("test_").replace("_", " ")
     text = str(error)
-    if REMOTE in text:  # its last line without indent says what happened
+    if REMOTE in text:  # its last line without indent has the error
         frames = FRAME.findall(text)
         what = next(line for line in text.split('File "')[-1].splitlines()[1:] if not line.startswith(" "))
     else:
@@ -90,6 +90,6 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def import_without(module: ModuleType, packages: set[str]) -> None:
-    """Import a module in a process of its own, which fails where that imports one of the packages."""
+    """Import a module in a separate process, which fails if that imports one of the packages."""
     code = f"import sys, {module.__name__}; assert not {packages} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

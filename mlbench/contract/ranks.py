@@ -11,8 +11,9 @@ from typing import Any
 
 from mlbench.training.worker import Worker, control_group
 
-TIMEOUT_S = 300  # s, for ranks that wait for one another; a slow machine is no failure
-# Imported once, by a server that every rank is forked from: each rank of its own took seconds for it.
+TIMEOUT_S = 300  # s, for ranks that wait for one another. A slow machine is no failure
+# Imported once, by a server that every rank is forked from: a separate start of each rank took seconds for
+# it.
 IMPORTED = ["torch.distributed", "torch._dynamo", "mlbench.tasks.registry", "mlbench.training.loop"]
 IMPORTED += ["mlbench.training.sync.ddp.torch", "mlbench.config.experiment", "mlbench.datasets.arrow"]
 
@@ -20,7 +21,7 @@ IMPORTED += ["mlbench.training.sync.ddp.torch", "mlbench.config.experiment", "ml
 class RankPool:
     """Processes of one gloo group that run one function after another: starting them is what costs.
 
-    After a failure they are ended, since some may wait for others; the next call starts new ones.
+    After a failure they are ended, since some may wait for others. The next call starts new ones.
     """
 
     def __init__(self, workers: int) -> None:

@@ -30,7 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class Varied(nn.Module):
-    """Weights of every kind that tasks have: channels last, a scalar, tied, frozen, unused; and buffers."""
+    """Weights of every kind that tasks have: channels last, a scalar, tied, frozen, unused, and buffers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Varied(nn.Module):
 
 
 def trained(worker: Worker, overrides: tuple[str, ...] = ()) -> dict[str, torch.Tensor]:
-    """Train a small model, two micro-batches a step, on data that differs by rank; return what is validated.
+    """Train a small model, two micro-batches a step, on data that differs by rank. Return what is validated.
 
     Without words gradients are averaged one by one here, which is what sync=ddp has to come to.
     """
@@ -100,7 +100,7 @@ def test_workers_learn_from_each_other(name: str, pair: RankPool) -> None:
 def test_a_strategy_of_the_closed_division_takes_the_steps_of_averaged_gradients(
     name: str, pair: RankPool
 ) -> None:
-    """To rounding in float64, for all kinds of weights; the open division promises nothing of the kind."""
+    """To rounding in float64, for all kinds of weights. The open division promises nothing of the kind."""
     if not plugins.load("sync", name).Config.CLOSED and name != "ddp":
         return
     for result, expected in zip(pair.run(trained, (f"sync={name}",)), pair.run(trained), strict=True):

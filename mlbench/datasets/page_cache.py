@@ -1,4 +1,4 @@
-"""How much of some files lies in memory already, so that cold and warm starts are told apart."""
+"""Measure the share of files that is already in memory, to separate cold starts from warm ones."""
 
 import ctypes
 import mmap
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-SAMPLES = 1024  # pages of a file that are looked at; the share is right to some 3 percentage points
+SAMPLES = 1024  # pages of a file that are looked at. The share is right to some 3 percentage points
 
 
 def share(paths: Iterable[Path]) -> float | None:
-    """Return the share of the files' pages that the kernel holds; None where it does not tell (not Linux).
+    """Return the share of the files' pages that the kernel holds, or None if it does not report it.
 
-    Nothing is read, and so nothing gets into memory by asking: mincore(2). Of a file that this user neither
-    owns nor may write to, Linux says that all of it is in memory (mm/mincore.c, since 5.0).
+    Nothing is read, and so nothing gets into memory by the query: mincore(2). For a file that this user
+    neither owns nor may write to, Linux reports that all of it is in memory (mm/mincore.c, since 5.0).
     """
     try:
         libc = ctypes.CDLL(None, use_errno=True)

@@ -1,7 +1,7 @@
-"""Whether a prepared data set still is what was prepared; files are hashed once per file state.
+"""Whether a prepared data set still is what was prepared. Files are hashed once per file state.
 
-States that were hashed stand in a hidden file beside the data, so that a check costs nothing until a file
-changes.
+States that were hashed are listed in a hidden file next to the data, so that a check costs nothing until a
+file changes.
 """
 
 import json
@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mlbench.config.errors import UserError
+from mlbench.config.errors import DataError
 from mlbench.datasets import arrow
 from mlbench.datasets.arrow import State, state
 
@@ -23,7 +23,7 @@ class Content(NamedTuple):
 
     - data_hash: identifies manifest and content, for the record.
     - data_rows, data_files: by split, its rows and the SHA-256 of its file.
-    - data_inputs: by name, the SHA-256 of the files that it was made from, as its manifest says.
+    - data_inputs: by name, the SHA-256 of the files that it was made from, as in its manifest.
     """
 
     data_hash: str
@@ -33,9 +33,9 @@ class Content(NamedTuple):
 
 
 def content(folder: Path) -> Content:
-    """Check every file of a prepared data set; UserError naming one that is not what was prepared.
+    """Check every file of a prepared data set. Raises UserError naming one that is not what was prepared.
 
-    Files are hashed where their state is not known yet. Rows are counted in the files.
+    Files are hashed if their state is unknown. Rows are counted in the files.
     """
     manifest = arrow.read_manifest(folder)
     entries = _known(folder)
@@ -45,8 +45,8 @@ def content(folder: Path) -> Content:
         path = folder / split["file"]
         now = state(path)
         if entries.get(split["file"]) != [now, split["sha256"]] and arrow.digest(path) != split["sha256"]:
-            raise UserError(
-                f"{path} is not what was prepared: its content has changed",
+            raise DataError(
+                f"{path} changed after it was prepared",
                 hint=f"remove {folder}, then {arrow.preparing(folder)}",
             )
         checked[split["file"]] = [now, split["sha256"]]
@@ -68,7 +68,7 @@ def states(folder: Path) -> dict[str, State]:
 
 
 def watch(folder: Path) -> dict[str, State]:
-    """Return the state of each file; from here on `changed` knows in which states this process opens them."""
+    """Return the state of each file. From here on `changed` detects the states that this process opens."""
     for path in [path for path in arrow.OPENED if path.parent == folder.absolute()]:
         del arrow.OPENED[path]
     return states(folder)
@@ -77,7 +77,7 @@ def watch(folder: Path) -> dict[str, State]:
 def changed(folder: Path, before: dict[str, State]) -> bool:
     """Return whether a file is in another state than `before`, or was opened in another since `watch`.
 
-    The second tells of a folder that was exchanged for another while the task read it, and then put back.
+    The second detects a folder that was exchanged for another while the task read it, and then put back.
     """
     opened = {name: arrow.OPENED.get((folder / name).absolute(), []) for name in before}
     return states(folder) != before or any(state != before[name] for name in opened for state in opened[name])
@@ -92,7 +92,7 @@ def _known(folder: Path) -> dict[str, Any]:
 
 
 def _remember(folder: Path, checked: dict[str, list[Any]]) -> None:
-    """Write the states; a folder that may not be written to is hashed each time."""
+    """Write the states. A folder that may not be written to is hashed each time."""
     partial = folder / f"{CHECKED}.{os.getpid()}"
     try:
         partial.write_text(json.dumps(checked), "utf-8")

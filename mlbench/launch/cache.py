@@ -1,4 +1,4 @@
-"""Finished runs that stand for one that would be measured now: in output_root, and in the MLflow store."""
+"""Find cached records of identical finished runs, in output_root and in the MLflow store."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,15 +12,15 @@ from mlbench.tracking.client import open_client
 
 
 def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
-    """Return the record of a finished run that stands for this experiment, if there is one.
+    """Return the cached record of an identical finished run, if there is one.
 
     It has the same key, seed, division and deviations, and `data` as the hash of its data's manifest (None:
-    any); it ran with the same code and libraries on this machine, or was submitted in the same image. The
+    any). It ran with the same code and libraries on this machine, or was submitted in the same image. The
     folders below output_root come first: the store may be down, or behind.
     """
     assert experiment.seed is not None
-    if experiment.profile:
-        return None  # asked for its traces, which a record does not hold
+    if experiment.profile or not experiment.task.REUSED:
+        return None  # its traces are needed, which a record lacks, or what decides it is unknown
     image = getattr(experiment.cluster, "image", None)
 
     def stands(record: Record) -> bool:
@@ -48,20 +48,21 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
 
 
 def obstacle(record: Record, *, image: str | None = None) -> str | None:
-    """Return why the record of a run with the same key cannot be reused in this process; None if it can.
+    """Return why the record of a run with the same key cannot be reused in this process, or None if it can.
 
     - image: in which the run would be submitted, with its digest: it holds the code, Python and libraries,
       and the cluster chooses the machines. None: the run would be measured here.
 
-    Asked: the hash of the code that decides a measurement, Python, every library, the environment's settings,
-    and on each node of the run the host's name, CPU model, usable CPUs and GPUs. What a record lacks differs.
+    Compares the hash of the code that decides a measurement, Python, every library, the environment's
+    settings, and, on each node of the run, the host's name, CPU model, usable CPUs and GPUs. A value that is
+    missing in a record counts as different.
     """
     if image is not None:
         same = record.submission is not None and record.submission.image == image
         return None if same else "it ran in another image"
     then, now = record.software, provenance.software()
     if then.code != now.code:
-        return "it ran with other code of mlbench or of a plug-in"
+        return "it ran with other code of mlbench or of a plugin"
     if then.python != now.python:
         return "it ran with another Python"
     for name, version in now.packages.items():
@@ -77,7 +78,7 @@ def obstacle(record: Record, *, image: str | None = None) -> str | None:
 
 
 def _machine(machine: Node) -> tuple[str | int | None, ...]:
-    return machine.hostname, machine.cpu_model, machine.usable_cpus, *(gpu.name for gpu in machine.gpus)
+    return machine.hostname, machine.cpu_model, machine.usable_cpus, *(gpu.kind for gpu in machine.gpus)
 
 
 def restore(run: Record, folder: Path, uri: str) -> None:

@@ -7,7 +7,6 @@ import os
 import platform
 import secrets
 import shlex
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -21,17 +20,18 @@ from mlbench.clusters import node, persistent, placement
 from mlbench.clusters.connection import Connection
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, own_processes
-from mlbench.config import identity, plugins
+from mlbench.config import identity, libraries, plugins
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment, TrainingConfig
 from mlbench.datasets import own_files
-from mlbench.launch import cache, process_group, signals, torchrun
+from mlbench.launch import cache, numa_binding, process_group, rank_logs, signals, torchrun
 from mlbench.launch.event_stream import EventStream
 from mlbench.launch.failures import WorkersFailed, root_cause
 from mlbench.launch.output import Display, Output
 from mlbench.launch.watch import Watch, starting
 from mlbench.launch.worker_process import WorkerSpec, train_loop_per_worker
+from mlbench.probe import sender
 from mlbench.record import events, provenance, stream, study
 from mlbench.record.build_record import build_record, worker_result
 from mlbench.record.noise import Interference
@@ -41,9 +41,9 @@ from mlbench.tracking import uploader
 from mlbench.training import compilation
 
 STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
-ABORT_STORE_WAIT_S = 5  # s, likewise where the run was aborted
+ABORT_STORE_WAIT_S = 5  # s, likewise if the run was aborted
 STOPPED = "stopped by the user (Ctrl-C, SIGTERM or SIGHUP)"
-CONTROL = "gloo"  # of torch's process group where another framework sends the gradients itself
+CONTROL = "gloo"  # of torch's process group if another framework sends the gradients itself
 
 
 def execute(
@@ -53,12 +53,12 @@ def execute(
     overrides: Sequence[str] = (),
     output: Output | None = None,
 ) -> Record:
-    """Measure the experiment, or return the record of a finished run that stands for it.
+    """Measure the experiment, or return the cached record of an identical finished run.
 
     A run leaves a folder with the event log and the record, however it ends.
 
-    - begun: the wall clock at which the command started; start-up time counts from there, less the time that
-      another run on this machine was waited for.
+    - begun: the wall clock at which the command started. Start-up time counts from there, less the time spent
+      waiting for another run on this machine.
     - output: (default: none) shows the run, and draws its figures.
     """
     check_launcher(experiment)
@@ -67,6 +67,7 @@ def execute(
     cached = reused(experiment, output)
     if cached is not None:
         return cached
+    tell_store(experiment, output)
     experiment, seed = resolved(experiment)
     with signals.interruptible(), machine(experiment, output) as lock:
         begun += lock.waited_s if lock else 0.0
@@ -93,13 +94,13 @@ def execute(
                 give_up=lambda why: _give_up(folder, mlflow, why, output),
             )
             record = conclude(folder, end)
-        except BaseException:  # e.g. a full disk; `results sync` may then take the run
+        except BaseException:  # e.g. a full disk. `results sync` may then take the run
             mlflow.finish(wait=0)
             raise
         aborting = exception is not None or record.status == "interrupted"
         where = mlflow.finish(wait=ABORT_STORE_WAIT_S if aborting else STORE_WAIT_S)
         if isinstance(display, EventStream):
-            with suppress(OSError, ValueError):  # nobody reads it any more
+            with suppress(OSError, ValueError):  # its reader has closed it
                 display.end()
         if exception is not None:
             raise exception
@@ -107,8 +108,16 @@ def execute(
         return record
 
 
+def tell_store(experiment: Experiment, output: Output) -> None:
+    """Warn that MLFLOW_* variables are not read for the store, if they are set and tracking_uri is not."""
+    names = [name for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME") if name in os.environ]
+    if names and experiment.tracking_uri is None:
+        what = f"mlbench: {' and '.join(names)}: not read, the run goes to {experiment.store}"
+        output.sentence(f"{what} (tracking_uri=URI names another store)")
+
+
 def reused(experiment: Experiment, output: Output) -> Record | None:
-    """Show the finished run that stands for the experiment, and return its record; None without one."""
+    """Show the cached record of an identical finished run, and return it. None without one."""
     if experiment.seed is None or experiment.force:
         return None
     cached = find_cached(experiment)
@@ -118,7 +127,7 @@ def reused(experiment: Experiment, output: Output) -> Record | None:
 
 
 def resolved(experiment: Experiment) -> tuple[Experiment, int]:
-    """Return the experiment with absolute paths, and its seed; UserError where it cannot be measured."""
+    """Return the experiment with absolute paths, and its seed. Raises UserError if it cannot be measured."""
     seed = secrets.randbelow(2**31) if experiment.seed is None else experiment.seed
     experiment = experiment.model_copy(
         update={
@@ -128,6 +137,7 @@ def resolved(experiment: Experiment) -> tuple[Experiment, int]:
     )
     if clusters.shares_files(experiment):
         placement.require_room(experiment)
+        numa_binding.require(experiment)
     check_data(experiment)
     return experiment, seed
 
@@ -135,29 +145,34 @@ def resolved(experiment: Experiment) -> tuple[Experiment, int]:
 def check_launcher(experiment: Experiment) -> None:
     """Raise UserError for launcher=command, which only `mlbench.measure` starts."""
     if experiment.launcher == "command":
-        raise UserError("launcher=command measures a command", hint="python -m mlbench.measure -- COMMAND")
+        raise UserError("launcher=command measures a command", hint="mlbench measure -- COMMAND")
 
 
 def check(experiment: Experiment) -> None:
     """Raise UserError for what cannot be measured on any machine, and for data that are not prepared."""
     task = experiment.task
+    if experiment.launcher == "ray" and hasattr(clusters.load(experiment.cluster.name), "connect"):
+        libraries.require("ray", user="launcher=ray", hint="launcher=torchrun trains without it")
+    if experiment.tracking_uri is not None:
+        libraries.require("mlflow", user="tracking_uri=", hint="leave it out")
     for name, verb in (("profile", "record"), ("compile", "compile")):
         if (value := getattr(experiment, name)) and not isinstance(task, TrainingConfig):
             sentence = f"task={task.name} trains no steps that {name}={value} could {verb}"
             raise UserError(sentence, hint=f"leave {name}= out")
     registry.check(task, workers=experiment.workers, folder=None)
     if clusters.shares_files(experiment):
+        registry.require_libraries(task.name)
         compilation.require(experiment.compile, experiment.backend.device)
         if experiment.framework != plugins.TORCH:
             plugins.framework(experiment.framework).require()
         registry.require_data(task, experiment.scale, experiment.data_root)
         for path in own_files.together(task, task.OWN_DATA):
             if not path.exists() and not any(path.parent.glob(f"{glob.escape(path.name)}.*")):
-                raise UserError(f"there is no file {path}", hint="give a path that is there")
+                raise UserError(f"{path} does not exist", hint="give an existing path")
 
 
 def check_folder(name: str, folder: Path) -> None:
-    """Raise UserError for a folder that cannot be made, or written to; write nothing that stays."""
+    """Raise UserError for a folder that cannot be made or written to. Leave no file behind."""
     there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     try:
         tempfile.TemporaryFile(dir=there).close()  # it never has a name
@@ -167,7 +182,7 @@ def check_folder(name: str, folder: Path) -> None:
 
 
 def submitted() -> float | None:
-    """Return when the cluster around this process was asked for (s since 1970), where somebody says so."""
+    """Return when the cluster around this process was requested (s since 1970), if that is set."""
     try:
         return float(os.environ[stream.SUBMITTED])
     except (KeyError, ValueError):
@@ -176,20 +191,22 @@ def submitted() -> float | None:
 
 @contextmanager
 def machine(experiment: Experiment, output: Output) -> Iterator[MachineLock | None]:
-    """Take this machine for the run where the workers are on it; wait for another run that has it."""
+    """Lock this machine for the run if the workers are on it. Wait for another run that holds it."""
     if not clusters.shares_files(experiment):
         yield None  # the workers take theirs
         return
 
     def tell_waiting() -> None:
         output.sentence(
-            "mlbench: waiting for another run that measures on this machine; cluster.exclusive=false runs "
-            "beside it, and marks both"
+            "mlbench: waiting for another run that measures on this machine (cluster.exclusive=false starts "
+            "now and marks both)"
         )
         _tell_sweep(experiment, study.WAITING, pid=os.getpid())
 
     lock = MachineLock()
-    lock.acquire(wait=getattr(experiment.cluster, "exclusive", True), on_wait=tell_waiting)
+    # A command that is measured has the machine, and waits for this one.
+    wait = getattr(experiment.cluster, "exclusive", True) and sender.ADDRESS not in os.environ
+    lock.acquire(wait=wait, on_wait=tell_waiting)
     if lock.waited_s:
         _tell_sweep(experiment, study.WAITING, pid=os.getpid(), waited_s=lock.waited_s)
     try:
@@ -205,7 +222,7 @@ def tell_run(experiment: Experiment, start: Mapping[str, Any]) -> None:
 
 
 def _tell_sweep(experiment: Experiment, key: str, **value: Any) -> None:
-    """Tell the sweep whose trial this is, if it is one's."""
+    """Report the run to the sweep whose trial it is, if any."""
     if experiment.study:
         log = study.folder(experiment.output_root.absolute(), experiment.study) / study.LOG
         if log.exists():
@@ -227,7 +244,7 @@ def _give_up(folder: Path, mlflow: uploader.MlflowUploader, why: str, output: Ou
     end = RunEnd(status="failed", error=why, ended=clock.wall(), stamps={}, hostname=platform.node())
     conclude(folder, end)
     mlflow.finish(wait=ABORT_STORE_WAIT_S)
-    output.sentence(f"mlbench: failed: {why}; its record is in {folder}")
+    output.sentence(f"mlbench: failed: {why}. Its record is in {folder}")
     os._exit(1)
 
 
@@ -240,6 +257,10 @@ def run_start(
     experiment: Experiment, folder: Path, *, seed: int, begun: float, overrides: Sequence[str]
 ) -> RunStart:
     """Return what is known when a run begins in this process."""
+    software = provenance.software()
+    if folder_of_script := getattr(experiment.task, "cwd", None):
+        checkout = provenance.git(Path(folder_of_script), within=True)
+        software = software.model_copy(update={"script_git": checkout})
     return RunStart(
         run_id=folder.name,
         key=identity.key(experiment),
@@ -251,15 +272,15 @@ def run_start(
         submitted=submitted(),
         deviations=list(experiment.deviations),
         warnings=node.warnings(),
-        software=provenance.software(),
+        software=software,
     )
 
 
 def find_cached(experiment: Experiment) -> Record | None:
-    """Return a finished run that stands for the experiment with its seed: same key, same data.
+    """Return the cached record of a finished run with the experiment's key, seed and data.
 
-    Files of the user's own are looked for by every node of a cluster, so nobody can tell here whether they
-    are still those that were measured: such a run is measured again.
+    Every node of a cluster looks for custom files itself. This process cannot check whether they have
+    changed, so such a run is measured again.
     """
     task = experiment.task
     if registry.own_data(task) and not clusters.shares_files(experiment):
@@ -274,10 +295,10 @@ def find_cached(experiment: Experiment) -> Record | None:
 
 
 def check_data(experiment: Experiment) -> str | None:
-    """Make small data now; ask for official data to be prepared, which can take hours.
+    """Make small data now. Raise UserError for missing official data, which can take hours to prepare.
 
-    Returns the hash that identifies the data as it is here; None for a task without data, and on a cluster,
-    whose nodes look for themselves.
+    Returns the hash that identifies the data as it is here. Returns None for a task without data, and on a
+    cluster, whose nodes check their data.
     """
     from mlbench.datasets import verify  # pyarrow is slow to import, and --help needs none
 
@@ -291,7 +312,7 @@ def check_data(experiment: Experiment) -> str | None:
 
 
 def new_folder(experiment: Experiment, seed: int, begun: float) -> Path:
-    """Make the run's own folder; its name is the run's id, sorts by time and ends in the seed.
+    """Make the run's folder. Its name is the run's id, sorts by time and ends in the seed.
 
     A second run of the same millisecond and seed gets a number.
     """
@@ -299,7 +320,7 @@ def new_folder(experiment: Experiment, seed: int, begun: float) -> Path:
     name = f"{stamp}-{experiment.task.name}-w{experiment.workers}"
     folder = experiment.output_root
     try:
-        folder.mkdir(parents=True, exist_ok=True)  # fails where it is a link to nothing
+        folder.mkdir(parents=True, exist_ok=True)  # fails if it is a link to nothing
         for number in itertools.count(1):
             folder = experiment.output_root / f"{name}{f'-{number}' if number > 1 else ''}-{seed:x}"
             with suppress(FileExistsError):
@@ -326,13 +347,13 @@ def _measure(
     lock: MachineLock | None,
     give_up: Callable[[str], None],
 ) -> tuple[RunEnd, BaseException | None]:
-    """Train on the cluster while showing progress; return how it ended, and what the caller has to raise.
+    """Train on the cluster while showing progress. Return how it ended, and what the caller has to raise.
 
-    That is raised once the run has its record: a mistake of the user's, which may show hours into the
-    training, or a fault of the program's. `give_up` ends the process where Ray's start never returns.
+    That is raised once the run has its record. It is a user error, which may appear hours into the training,
+    or a bug. `give_up` ends the process if Ray's start never returns.
     """
     stamps = {"connect_begin": clock.wall()}
-    status: str | None = None  # what the workers say
+    status: str | None = None  # what the workers report
     error: str | None = None
     exception: BaseException | None = None
     joined: Connection | None = None
@@ -344,7 +365,8 @@ def _measure(
     try:
         with watch, ExitStack() as cluster:
             on_ray = experiment.launcher == "ray"
-            watch.show("say", f"starting {'Ray' if on_ray else 'torchrun'} ({experiment.cluster.name})")
+            starts = f"starting torchrun ({experiment.cluster.name})"
+            watch.show("say", clusters.beginning(experiment) if on_ray else starts)
             with starting(give_up) if on_ray else nullcontext():
                 connection = (
                     cluster.enter_context(clusters.connect(experiment))
@@ -370,11 +392,11 @@ def _measure(
                     run_workers(spec, connection, folder)
                 else:
                     torchrun.run_workers(spec, folder)
-    except (KeyboardInterrupt, SystemExit):  # Ray's own handler of SIGTERM raises the second while it starts
+    except (KeyboardInterrupt, SystemExit):  # Ray's handler of SIGTERM raises the second while it starts
         status, error = ("failed", watch.lost) if watch.lost else ("interrupted", STOPPED)
     except WorkersFailed as failure:
         status, error = "failed", watch.lost or str(failure)
-    except Exception as failure:  # whatever it is, the run has failed and its record says so
+    except Exception as failure:  # whatever it is, the run has failed and its record shows it
         sentence = str(failure) if isinstance(failure, UserError) else f"{type(failure).__name__}: {failure}"
         status, error, exception = "failed", sentence, failure
     result = worker_result(events.read(log))
@@ -399,11 +421,11 @@ def _measure(
 
 
 def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
-    """Train by Ray until the workers end; raise UserError or WorkersFailed in one sentence if they fail.
+    """Train by Ray until the workers end. Raise UserError or WorkersFailed in one sentence if they fail.
 
     Call it from the main thread: there a signal ends the wait for Ray. All that the workers report travels
-    through `ray.train.report` to the controller, which runs on this machine and appends it to the event log;
-    nothing else leaves a worker while the clock runs.
+    through `ray.train.report` to the controller, which runs on this machine and appends it to the event log.
+    Nothing else leaves a worker while the clock runs.
     """
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
@@ -449,23 +471,11 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
     try:
         trainer.fit()
     except KeyboardInterrupt:
-        if connection.lost() is None:  # else nobody is left to be told
+        if connection.lost() is None:  # else no reader is left
             trainer.stop()
         raise
     except Exception as error:
         starts = [event for event in events.read(folder / events.NAME) if event["key"] == "startup"]
         logs = starts[-1]["metadata"].get("logs", []) if starts else []
-        raise root_cause(error, [_kept_log(log, rank, folder) for rank, log in enumerate(logs)]) from error
-
-
-def _kept_log(log: str, rank: int, folder: Path) -> str:
-    """Return where a rank's log, given as "PATH on HOST", can be read after the run.
-
-    Ray's files go with the run's Ray, so a log that is on this machine is copied beside the event log.
-    """
-    copy = folder / f"rank_{rank}.log"
-    try:
-        shutil.copyfile(log.partition(" on ")[0], copy)
-    except OSError:  # it is on another machine, or the disk is full
-        return log
-    return str(copy)
+        places = rank_logs.kept(logs, folder)
+        raise rank_logs.named(root_cause(error, places), places) from error

@@ -11,16 +11,16 @@ from mlbench.config.errors import UserError
 from mlbench.record.format import last_line
 
 MISSING_RANK_S = 10  # s that a rank has to answer before it is called missing
-# Ray's memory monitor, CUDA and malloc; not Ray's general guess about "OOM killer due to high memory usage".
+# Ray's memory monitor, CUDA and malloc, not Ray's general guess about "OOM killer due to high memory usage".
 OUT_OF_MEMORY = re.compile(r"memory usage threshold|running low on memory|out of memory|not allocate memory")
 
 
 class WorkersFailed(Exception):
-    """The workers did not finish; the text says which rank failed with what."""
+    """The workers did not finish. The text names the failed rank and its error."""
 
 
 def root_cause(error: BaseException, logs: Sequence[str] = ()) -> Exception:
-    """Return a UserError or a WorkersFailed for what Ray's trainer raised; `logs`: where each rank logs."""
+    """Return a UserError or a WorkersFailed for what Ray's trainer raised. `logs`: each rank's log."""
     while (inner := getattr(error, "controller_failure", None) or getattr(error, "cause", None)) is not None:
         error = inner
     if isinstance(error, (UserError, WorkersFailed)):
@@ -39,7 +39,7 @@ def cause_of_ranks(failures: Mapping[int, Any], logs: Sequence[str]) -> Exceptio
     if starved:
         return WorkersFailed(f"rank {_list(starved)} ran out of memory: use fewer workers or a smaller batch")
     died = [rank for rank, cause in causes.items() if hasattr(cause, "health_check_failure")]
-    if died:  # what the others say, a broken connection, only follows from it
+    if died:  # the error of the others, a broken connection, only follows from it
         return WorkersFailed(f"rank {_list(died)} died: killed, or crashed{_log(died[0], logs)}")
     for cause in causes.values():  # the lowest rank has heard of the others first
         if isinstance(cause, WorkersFailed):
@@ -72,10 +72,10 @@ def name_missing_rank(error: Exception, worker: Any) -> Exception:
 
 
 def missing_ranks(answer: str) -> str | None:
-    """Return the ranks that torch's monitored barrier names, e.g. "1, 2"; None if it names none.
+    """Return the ranks that torch's monitored barrier names, e.g. "1, 2", or None if it names none.
 
-    Rank 0 asks all others. Another rank knows only that rank 0 did not answer: dead itself, or gone because
-    it has found somebody else missing, which its own sentence then says.
+    Rank 0 checks all others. Another rank only sees that rank 0 did not answer. Rank 0 may be dead, or gone
+    because it found another rank missing, which its error then names.
     """
     match = re.search(r"Ranks? ([\d, ]+) failed to pass", answer)
     if match:
@@ -84,7 +84,7 @@ def missing_ranks(answer: str) -> str | None:
 
 
 def source_line(error: BaseException) -> str:
-    """Return the innermost line of code outside torch that raised; a traceback does not travel, notes do."""
+    """Return the innermost line of code outside torch that raised. A traceback does not travel, notes do."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "/site-packages/torch/" not in frame.filename] or frames
     return f"{own[-1].filename}, line {own[-1].lineno}" if own else ""
@@ -98,7 +98,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _log(rank: int, logs: Sequence[str]) -> str:
-    return f"; log of rank {rank}: {logs[rank]}" if rank < len(logs) else ""
+    return f". Log of rank {rank}: {logs[rank]}" if rank < len(logs) else ""
 
 
 def _of_ray(error: BaseException) -> str:

@@ -1,8 +1,8 @@
 """Heartbeats from the workers to the command that started them: small, unreliable, never blocking.
 
-A UDP datagram costs a worker some microseconds, blocks nobody, and may get lost; nothing that a result is
-made from travels here (that goes through `ray.train.report` and the event log). The server listens on
-loopback unless the workers are on other machines, and ignores datagrams without this run's token.
+A UDP datagram costs a worker some microseconds, never blocks, and may get lost. Nothing that a result is made
+from travels here (that goes through `ray.train.report` and the event log). The server listens on loopback
+unless the workers are on other machines, and ignores datagrams without this run's token.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-MAX_BYTES = 8192  # bytes; a heartbeat has a few hundred
+MAX_BYTES = 8192  # bytes, while a heartbeat has a few hundred
 
 
 def family(address: str) -> socket.AddressFamily:
@@ -57,7 +57,7 @@ class HeartbeatClient:
         self._stamp = {"token": token, "rank": rank}
 
     def __call__(self, heartbeat: Mapping[str, Any]) -> None:
-        """Send a heartbeat; a full or broken network loses it."""
+        """Send a heartbeat. A full or broken network loses it."""
         with suppress(OSError), socket.socket(family(self._address[0]), socket.SOCK_DGRAM) as datagrams:
             datagrams.setblocking(False)
             datagrams.sendto(json.dumps({**heartbeat, **self._stamp}).encode(), self._address)

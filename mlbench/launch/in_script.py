@@ -1,4 +1,4 @@
-"""`mlbench.measure(...)` in a training script: its own goal, and a record without a command of mlbench."""
+"""Measure a training script by `mlbench.measure(...)`, with a custom goal and no mlbench command."""
 
 import os
 import sys
@@ -12,18 +12,19 @@ from mlbench.config.goal import Direction, Goal
 from mlbench.launch import command_run, execute
 from mlbench.launch.output import Output
 from mlbench.launch.recorder import Recorder
-from mlbench.script import probe, sender
+from mlbench.probe import install, sender, stamps
+from mlbench.script import failure_cause
 from mlbench.script.collector import Collector
 
 WRITE_S = 30.0  # s between two looks for what a process that is killed would lose
-DRAIN_S = 30.0  # s that the other ranks have to tell their last steps
+DRAIN_S = 30.0  # s that the other ranks have to report their last steps
 LOOPBACK = "127.0.0.1"
 
 
 class Measurement:
-    """A context manager around a training loop; rank 0 writes the run, unless a command of mlbench does.
+    """A context manager around a training loop. Rank 0 writes the run, unless a command of mlbench does.
 
-    `mlbench.measure` says what it takes.
+    `mlbench.measure` describes the arguments.
     """
 
     def __init__(
@@ -54,12 +55,12 @@ class Measurement:
                     "mlbench.measure() needs the ranks' process group: call init_process_group first"
                 )
             self._share(self._listen() if self._rank == 0 else "", together)
-        self._probe = probe.start(torch, anew=self._alone)
+        self._probe = install.start(torch, anew=self._alone)
         self._probe.goal = self._target
         return self
 
     def _listen(self) -> str:
-        """Begin to record, on rank 0; return its address and token."""
+        """Begin to record, on rank 0. Return its address and token."""
         experiment = command_run.experiment_of(self._words, [sys.executable, *sys.argv])
         collector = Collector(os.environ.get("MASTER_ADDR", LOOPBACK), metric="none", goal=None)
         line, begun = sys.orig_argv, _ends[-1] if _ends else clock.process_start()
@@ -72,12 +73,12 @@ class Measurement:
         return f"{collector.address} {collector.token}"
 
     def _write(self, recorder: Recorder) -> None:
-        """Write what the ranks have told; seldom, as it takes Python's lock from the script."""
+        """Write what the ranks have reported. Seldom, as it takes Python's lock from the script."""
         while not self._ended.wait(WRITE_S):
             recorder.take(final=False)
 
     def _share(self, text: str, together: bool) -> None:
-        """Tell all ranks where rank 0 listens, over the script's own process group."""
+        """Send rank 0's address to all ranks, over the script's process group."""
         if together and self._dist.get_world_size() > 1:
             texts = [text]
             self._dist.broadcast_object_list(texts, 0, device=self._dist.group.WORLD.bound_device_id)
@@ -85,24 +86,24 @@ class Measurement:
         os.environ[sender.ADDRESS], os.environ[sender.TOKEN] = text.split()
 
     def steps(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches of a loader, which need not be torch's; waiting for them is `data_wait`."""
+        """Yield the batches of a loader, which need not be torch's. Waiting for them is `data_wait`."""
         batches = iter(loader)
         while True:
-            self._probe.mark("data")
+            self._probe.mark(stamps.DATA)
             try:
                 batch = next(batches)
             except StopIteration:
                 return
             finally:
-                self._probe.mark("data_end")
+                self._probe.mark(stamps.DATA_END)
             yield batch
 
     def validation(self, **metrics: float) -> bool:
-        """Note a validation that ends now, alike on all ranks; return whether the goal is reached."""
+        """Note a validation that ends now, the same on all ranks. Return whether the goal is reached."""
         value = metrics.get(self.metric)
         if value is None:
             named = ", ".join(metrics) or "nothing"
-            raise UserError(f"validation() was given {named} and not {self.metric}")
+            raise UserError(f"validation() got {named} instead of {self.metric}")
         self._probe.values.append((clock.monotonic(), float(value)))
         return self._goal is not None and self._goal.reached(float(value))
 
@@ -129,7 +130,7 @@ def _failure(error: BaseException | None) -> tuple[str | None, str | None]:
         return "interrupted", execute.STOPPED
     if error is None or type(error) is SystemExit and error.code in (None, 0):
         return None, None
-    return "failed", f"{type(error).__name__}: {error}"
+    return "failed", failure_cause.plain(f"{type(error).__name__}: {error}")
 
 
 _ends: list[float] = []  # of this process's measurements, after each of which the next begins, s since 1970

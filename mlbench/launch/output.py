@@ -1,4 +1,4 @@
-"""What a run shows while it goes on and at its end. The command hands it in; these classes show nothing.
+"""What a run shows while it goes on and at its end. The command hands it in. These classes show nothing.
 
 `terminal.show.Terminal` is the output of the commands, `event_stream.EventStream` the display in a pod.
 """
@@ -12,7 +12,7 @@ from mlbench.record.record import Record
 
 
 class Display:
-    """Shows a run while it goes on; a context manager."""
+    """Shows a run in progress, as a context manager."""
 
     def __enter__(self) -> "Display":
         return self
@@ -36,20 +36,20 @@ class Output:
     """Shows runs."""
 
     def display(self, experiment: Experiment, seed: int, *, command_started: float) -> Display:
-        """Return what shows a run while it goes on; `command_started` is a wall clock, s since 1970."""
+        """Return what shows a run in progress. `command_started` is a wall clock, s since 1970."""
         return Display()
 
     def sentence(self, text: str) -> None:
-        """Show a sentence beside the result."""
+        """Show a sentence next to the result."""
 
     def line(self, text: str, *, result: bool = False) -> None:
-        """Show a line to copy from; `result`: it is what the command was for."""
+        """Show a line to copy from. `result`: it is what the command was for."""
 
     def card(self, record: Record, *, folder: Path, where: str | None, tracking_uri: str) -> None:
-        """Show a run that has ended; `where` is its id in MLflow, None where that was not reached."""
+        """Show a run that has ended. `where` is its id in MLflow, or None if that was not reached."""
 
     def reused(self, record: Record, experiment: Experiment) -> None:
-        """Show the finished run that stands for the experiment."""
+        """Show the cached record of an identical finished run."""
 
     def figures(self, folder: Path) -> None:
-        """Draw the figures of the run whose record is in the folder, beside it, for MLflow."""
+        """Draw the figures of the run whose record is in the folder, into the same folder, for MLflow."""

@@ -1,7 +1,7 @@
 """How the workers find each other: one network interface, and torch's store on that interface alone.
 
-torch's own rendezvous (env://, tcp://) makes a store that listens on all interfaces and asks for no token.
-Here rank 0 binds a socket to the one address by which it reaches the cluster, and gives it to the store.
+torch's rendezvous (env://, tcp://) makes a store that listens on all interfaces without a token. Here rank 0
+binds a socket to the one address by which it reaches the cluster, and gives it to the store.
 """
 
 import os
@@ -16,9 +16,10 @@ from typing import Any
 from mlbench.config import plugins
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Backend
+from mlbench.launch import flight_recorder
 from mlbench.launch.heartbeat import family
 
-# The variables in which NCCL reads a backend's fields (docs/measurements/communication.md).
+# The variables in which NCCL reads a backend's fields (docs/communication.md).
 VARIABLES = {
     "nccl": {
         "sockets": "NCCL_NSOCKS_PERTHREAD",
@@ -33,7 +34,7 @@ _stores: list[Any] = []  # this process's client of the store, once it has joine
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where rank 0's store listens, and how long the ranks have to meet there."""
+    """The address of rank 0's store, and how long the ranks have to meet there."""
 
     host: str
     port: int
@@ -41,7 +42,7 @@ class Rendezvous:
 
 
 def environment(backend: Backend) -> dict[str, str]:
-    """Return the variables that hand a backend's fields to its library; fields that are null set none."""
+    """Return the variables that hand a backend's fields to its library. Fields that are null set none."""
     variables = VARIABLES.get(backend.name) or getattr(plugins.library(backend.name), "VARIABLES", {})
     fields = {name: getattr(backend, field) for field, name in variables.items()}
     if fields.get("NCCL_ALGO"):  # a bare name is for every collective, and NCCL has no broadcast by a tree
@@ -50,7 +51,7 @@ def environment(backend: Backend) -> dict[str, str]:
 
 
 def import_backend(module: str | None, variables: Mapping[str, str] | None = None) -> str:
-    """Import torch.distributed and the module that registers the backend; return where this process logs.
+    """Import torch.distributed and the module that registers the backend. Return this process's log path.
 
     `variables` are put into the environment before.
     """
@@ -65,20 +66,24 @@ def import_backend(module: str | None, variables: Mapping[str, str] | None = Non
                 f"backend.module={module} cannot be imported on a worker: {error}",
                 hint="install its package on every node",
             ) from error
-    return f"{os.path.realpath('/dev/fd/2')} on {socket.gethostname()}"
+    log = os.path.realpath("/dev/fd/2")
+    if os.path.isfile(log):
+        for name, value in flight_recorder.variables(log).items():
+            os.environ.setdefault(name, value)
+    return f"{log} on {socket.gethostname()}"
 
 
 def describe(module: str | None) -> dict[str, str]:
-    """Return what a backend's module says about its transport; empty for torch's own backends."""
+    """Return what a backend's module reports about its transport. Empty for torch's backends."""
     return getattr(import_module(module), "describe", dict)() if module is not None else {}
 
 
 def choose_interface(head: str, wanted: str | None = None, sockets: int | None = None) -> str:
-    """Make the backend use one interface on this worker; return its address.
+    """Make the backend use one interface on this worker. Return its address.
 
     It is `wanted`, or what the user's environment names, or the one by which this worker reaches the
-    cluster's head. Raises UserError where there is no such interface or it has no address. gloo opens as many
-    connections to another worker as `sockets` says, by default one, each with two threads.
+    cluster's head. Raises UserError if there is no such interface or it has no address. gloo opens as many
+    connections to another worker as `sockets` names, by default one, each with two threads.
     """
     import psutil
 
@@ -103,13 +108,13 @@ def choose_interface(head: str, wanted: str | None = None, sockets: int | None =
         interface = next((name for name, each in addresses.items() if address in each), None)
     if interface is not None:
         os.environ[INTERFACES[0]] = ",".join([interface] * (sockets or 1))
-        if wanted or INTERFACES[1] not in os.environ:  # what the run names stands above what a site exports
+        if wanted or INTERFACES[1] not in os.environ:  # the run's setting overrides what a site exports
             os.environ[INTERFACES[1]] = f"={interface}"  # =: this name, not all that begin so
     return address
 
 
 def listen(address: str, port: int = 0) -> int:
-    """Open rank 0's socket on this address alone; return its port, with 0 a free one."""
+    """Open rank 0's socket on this address alone. Return its port, with 0 a free one."""
     server = socket.create_server((address, port), family=family(address), backlog=1024)
     _listening[:] = [server]
     return server.getsockname()[1]
@@ -124,7 +129,7 @@ def join(
     timeout_s: float,
     module: str | None = None,
 ) -> None:
-    """Make the default process group; every rank must call this, and rank 0 have called `listen`."""
+    """Make the default process group. Every rank must call this, and rank 0 have called `listen`."""
     from torch._C._distributed_c10d import TCPStore  # the same class, exported for type checkers
 
     os.environ |= {"MASTER_ADDR": meeting.host, "MASTER_PORT": str(meeting.port)}
@@ -146,7 +151,6 @@ def init(
     """Make the default process group of ranks that have a store in common."""
     import torch.distributed as dist
 
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # a rank that is stuck ends
     _stores[:] = [store]
     dist.init_process_group(
         backend if module is None else getattr(import_module(module), "TORCH_NAME", backend),
@@ -158,7 +162,7 @@ def init(
 
 
 def leave() -> None:
-    """End the default process group, where there is one: its library closes its connections."""
+    """End the default process group, if there is one. Its library closes its connections."""
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -166,7 +170,7 @@ def leave() -> None:
 
 
 def set_key(key: str) -> None:
-    """Tell all ranks that something has happened here."""
+    """Signal to all ranks that something has happened here."""
     for store in _stores:
         store.set(key, "1")
 
@@ -174,7 +178,7 @@ def set_key(key: str) -> None:
 def await_keys(keys: Sequence[str], timeout_s: float) -> None:
     """Wait until every key was set by some rank, for `timeout_s` at most.
 
-    Unlike a barrier this has a time limit of its own, and ranks that are late fail nothing.
+    Unlike a barrier this has a separate time limit, and ranks that are late fail nothing.
     """
     for store in _stores:
         with suppress(RuntimeError):  # torch.distributed.DistStoreError

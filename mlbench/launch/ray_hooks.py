@@ -1,4 +1,4 @@
-"""What runs inside Ray Train's own processes: the set-up of the process group, and the event log's writer."""
+"""What runs inside Ray Train's processes: the set-up of the process group, and the event log's writer."""
 
 import platform
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from mlbench.launch.process_group import Rendezvous, choose_interface, import_ba
 from mlbench.launch.report_log import ReportLog, save_traces
 from mlbench.record import events
 
-START_TIMEOUT_S = 300.0  # s; importing torch took 100 s on 2 CPUs with a load of 45
+START_TIMEOUT_S = 300.0  # s. Importing torch took 100 s on 2 CPUs with a load of 45
 LEAVE_TIMEOUT_S = 5.0  # s, for a rank that does not end its process group
 
 
@@ -26,10 +26,10 @@ class ProcessGroupConfig(BackendConfig):
 
     - backend: torch's name of it. timeout_s: how long a collective may take.
     - module: a Python module that registers the backend, imported on every worker first.
-    - interface: the network interface of all workers; None: the one by which each reaches the head.
+    - interface: the network interface of all workers. None: the one by which each reaches the head.
     - sockets: connections of gloo between two workers. variables: what its library reads, by name.
     - start_timeout_s: how long the workers may take to import torch and to meet.
-    - log: the event log, which gets the stamps of these steps; epoch: what its wall clock counts from.
+    - log: the event log, which gets the stamps of these steps. epoch: what its wall clock counts from.
     """
 
     backend: str
@@ -51,10 +51,10 @@ class ProcessGroupConfig(BackendConfig):
 class ProcessGroupBackend(Backend):
     """Makes the process group and ends it, from the controller."""
 
-    share_cuda_visible_devices = True  # NCCL reaches the other GPUs of a node only where it sees them
+    share_cuda_visible_devices = True  # NCCL reaches the other GPUs of a node only if it sees them
 
     def on_start(self, worker_group: Any, backend_config: ProcessGroupConfig) -> None:
-        """Make the process group; every step has a deadline, for a worker may be frozen."""
+        """Make the process group. Every step has a deadline, for a worker may be frozen."""
         config = backend_config
         clock.adopt(config.epoch)
         begin = clock.wall()
@@ -75,25 +75,25 @@ class ProcessGroupBackend(Backend):
         joining = [
             worker_group.execute_single_async(rank, join, meeting, rank, **group) for rank in range(size)
         ]
-        await_ranks(joining, "join the process group", limit + 1, hosts)  # ranks that wait tell what for
+        await_ranks(joining, "join the process group", limit + 1, hosts)  # waiting ranks log why
         stamps = {"backend_begin": begin, "imports_end": imported, "group_end": clock.wall()}
         if config.log is not None:
             events.append(Path(config.log), "startup", stamps, hostname=platform.node(), logs=logs)
 
     def on_shutdown(self, worker_group: Any, backend_config: ProcessGroupConfig) -> None:
-        """End the process group; Ray ends the workers next, also those that did not answer."""
+        """End the process group. Ray ends the workers next, also those that did not answer."""
         ray.wait(worker_group.execute_async(leave), num_returns=len(worker_group), timeout=LEAVE_TIMEOUT_S)
 
 
 def await_ranks(results: Sequence[Any], what: str, timeout_s: float, hosts: Sequence[str]) -> list[Any]:
-    """Return every rank's result; RuntimeError names the ranks that have none after `timeout_s`.
+    """Return every rank's result. RuntimeError names the ranks that have none after `timeout_s`.
 
     - hosts: the names of the ranks' nodes.
     """
     done, missing = ray.wait(list(results), num_returns=len(results), timeout=timeout_s)
     if missing:
         try:
-            ray.get(done)  # the cause, where another rank has failed
+            ray.get(done)  # the cause, if another rank has failed
         except RayTaskError as error:
             raise error.as_instanceof_cause() from error
         ranks = ", ".join(f"{rank} ({hosts[rank]})" for rank in sorted(map(results.index, missing)))
@@ -102,7 +102,7 @@ def await_ranks(results: Sequence[Any], what: str, timeout_s: float, hosts: Sequ
 
 
 class EventLogCallback(UserCallback):
-    """Appends validations and restarts to the event log; lives in the controller, beside the driver."""
+    """Appends validations and restarts to the event log. Lives in the controller, on the driver's machine."""
 
     def __init__(self, path: Path) -> None:
         self.reports = ReportLog(path)
@@ -115,7 +115,7 @@ class EventLogCallback(UserCallback):
         self.reports.append(metrics)
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Write which ranks failed; Ray decides whether the run goes on."""
+        """Write which ranks failed. Ray decides whether the run goes on."""
         self.restarts += 1
         failures = {str(rank): str(error)[-2000:] for rank, error in worker_exceptions.items()}
         events.append(self.reports.path, "worker_failure", failures, count=self.restarts)

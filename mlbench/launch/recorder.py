@@ -1,4 +1,4 @@
-"""The folder, log and record of a run whose ranks tell a collector what they train, without Ray."""
+"""Write folder, log and record of a run whose ranks report their training to a collector, without Ray."""
 
 import math
 import platform
@@ -18,24 +18,24 @@ from mlbench.config.credentials import without_credentials
 from mlbench.config.experiment import Experiment
 from mlbench.launch import execute, worker_process
 from mlbench.launch.output import Output
-from mlbench.record import events
+from mlbench.record import events, node_types
 from mlbench.record.record import Node, Record, RunEnd, WorkerResult
 from mlbench.script import summary
 from mlbench.script.collector import Collector
 from mlbench.tracking import client, uploader
 
-GOAL_S = 10.0  # s that a script has from its first step on to tell a goal of its own
+GOAL_S = 10.0  # s that a script has, from its first step on, to set its goal
 
 
 class Recorder:
-    """Watches this host from now on, and writes one run; its folder begins when all ranks have made a step.
+    """Watches this host from now on, and writes one run. Its folder begins when all ranks have made a step.
 
-    Where no metric is known then, it waits for the script to tell one, up to GOAL_S.
+    If no metric is known then, it waits up to GOAL_S for the script to name one.
 
     - command: as the record names it. overrides: as of `mlbench.run`.
     - begun: when the command started, s since 1970. lock: this machine's.
-    - live: whether MLflow gets what is new while the run goes on; not beside a training in this process.
-    - folder: of the run; None until it begins.
+    - live: whether MLflow gets new events during the run. False if this process trains.
+    - folder: of the run, None until it begins.
     """
 
     def __init__(
@@ -87,21 +87,24 @@ class Recorder:
         self._monitor.__exit__()
 
     def drain(self, timeout_s: float) -> None:
-        """Write what the ranks, which have `timeout_s` for it, tell at their end."""
+        """Write what the ranks, which have `timeout_s` for it, report at their end."""
         self.collector.drain(timeout_s)
         self.take(final=True)
         self._energy = self._meter.read()
 
     def finish(self, status: str | None, error: str | None, *, log: bytes | None = None) -> Record | None:
-        """Write the record and show it; None where nothing was trained.
+        """Write the record and show it. None if nothing was trained.
 
-        - status: of a run that did not end well, else None; error: why. log: what the command has printed.
+        - status: of a run that did not end well, else None. error: why. log: what the command has printed.
         """
         if self.folder is None:
             return None
         if log is not None:
             with suppress(OSError):
                 (self.folder / "output.log").write_bytes(log)
+        if self.collector.log:
+            with suppress(OSError):
+                (self.folder / "probe.log").write_text("\n".join(self.collector.log))
         nodes = self._nodes()
         end = RunEnd(
             status=status,
@@ -125,7 +128,7 @@ class Recorder:
         """Make the run's folder, with the begin of its log."""
         about = self.collector.settle()
         update: dict[str, Any] = {"workers": self.collector.world}
-        if about["goal"] and self.experiment.task.metric == "none":  # the script tells its own
+        if about["goal"] and self.experiment.task.metric == "none":  # the script names its goal
             own = {"metric": about["goal"]["metric"], "direction": about["goal"]["direction"]}
             update["task"] = self.experiment.task.model_copy(update=own)
             if self.experiment.goal == "official" and about["goal"]["target"] is not None:
@@ -156,18 +159,22 @@ class Recorder:
         return folder
 
     def _result(self, nodes: list[Node]) -> WorkerResult:
-        """Return what a run's workers say at their end."""
+        """Return what a run's workers report at their end."""
         status = "goal_reached" if self.collector.reached else "goal_not_reached"
+        flops = summary.flop_count(self.collector)
         return WorkerResult(
             status=status if self.experiment.target else "completed",
             sample_unit=summary.UNIT,
+            flops_per_sample=flops.flops_per_sample,
+            flops_lacking=flops.lacking,
+            peak=node_types.peak(self.experiment, nodes, flops.precision, flops.devices),
             peak_memory_bytes=self.collector.peak_bytes,
             nodes=nodes,
             started_at=self.collector.started_at,
         )
 
     def _nodes(self) -> list[Node]:
-        """Return the hosts of the ranks, rank 0's first; this process has watched its own alone."""
+        """Return the hosts of the ranks, rank 0's first. This process has watched only this host."""
         hosts: dict[str, list[dict[str, Any]]] = {}
         for _, rank in sorted(self.collector.ranks.items()):
             hosts.setdefault(rank.about["host"], []).append(rank.about)
@@ -176,14 +183,15 @@ class Recorder:
         return [nodes[0].model_copy(update=first), *nodes[1:]]
 
     def _node(self, host: str, ranks: list[dict[str, Any]], *, alone: bool) -> Node:
-        """Return a host with what was seen there; another one than this is as its first rank described it.
+        """Return a host with what was seen there. Another host is as its first rank described it.
 
-        The energy of a part of the hosts is none of the run's, so it is kept where the host is `alone`.
+        The energy of a part of the hosts is not the run's, so it is kept if the host is `alone`.
         """
         update: dict[str, Any] = {"threads_per_worker": ranks[0]["threads"]}
         if host == platform.node():
             node = worker_process.described()
             update |= {"interference": self._use.interference(), "energy_j": self._energy if alone else {}}
+            update |= {"gpu_use": self._monitor.gpu_use()}
             return node.model_copy(update=update)
         node = self.collector.hosts[host]
         cpus = len({cpu for rank in ranks for cpu in rank["cpus"]})  # srun binds each rank to some

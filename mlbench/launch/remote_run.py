@@ -1,16 +1,18 @@
 """One run on a cluster that takes whole runs: submit it, show it, collect its event log, and clean up.
 
 The command that measures runs in the cluster. Here its events are copied, as they come, into a folder like
-that of a local run, so that record, card, MLflow and later commands find what they find after a local run.
+that of a local run. Record, card, MLflow and later commands find the same files as after a local run.
 """
 
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from mlbench import clock
@@ -21,33 +23,43 @@ from mlbench.config.experiment import Experiment
 from mlbench.launch import execute as local
 from mlbench.launch import signals
 from mlbench.launch.output import Display, Output
-from mlbench.record import events
+from mlbench.record import events, stream
 from mlbench.record.build_record import build_record, lost_end
 from mlbench.record.record import Record
 from mlbench.record.run_folders import RUN_ID
 from mlbench.tracking import uploader
 
+FILE = re.compile(r"rank_\d+\.log|outputs/rank_\d+/[^\0]+")  # what a pod may write into the run's folder
+
 
 @dataclass(frozen=True)
 class SubmitSettings:
-    """How a run is submitted: `detach`, `attach` to a name, and `retries` of a preempted run."""
+    """How a run is submitted, followed (`attach` to a name), repeated if preempted, and what ends with it."""
 
     detach: bool = False
     attach: str = ""
     retries: int = 0
+    down_after: str = ""
 
     @classmethod
     def parse(cls, settings: Mapping[str, str]) -> "SubmitSettings":
-        """Read the settings of the command line; UserError for what they cannot be."""
+        """Read the settings of the command line. Raises UserError for invalid ones."""
         if settings["detach"] not in ("true", "false"):
-            raise UserError(f"detach={settings['detach']} is neither true nor false")
+            raise UserError(f"detach={settings['detach']} must be true or false")
         if not settings["retries"].isdigit():
-            raise UserError(f"retries={settings['retries']} is not a whole number from 0")
-        submission = cls(settings["detach"] == "true", settings["attach"], int(settings["retries"]))
-        conflicts = [f"{name}={settings[name]}" for name, value in vars(submission).items() if value]
+            raise UserError(f"retries={settings['retries']} must be a whole number of at least 0")
+        if settings["down_after"] not in ("", "run"):
+            raise UserError(f"down_after={settings['down_after']}: must be 'run'", hint="or remove it")
+        submission = cls(
+            settings["detach"] == "true", settings["attach"], int(settings["retries"]), settings["down_after"]
+        )
+        if submission.detach and submission.down_after:
+            raise UserError("down_after=run needs a command that follows the run", hint="leave out detach=")
+        given = {name: value for name, value in vars(submission).items() if name != "down_after"}
+        conflicts = [f"{name}={settings[name]}" for name, value in given.items() if value]
         if len(conflicts) > 1:
-            hint = "only a command that submits a run and follows it can start it anew; leave all but one out"
-            raise UserError(f"{' and '.join(conflicts)} do not go together", hint=hint)
+            hint = "only a command that submits a run and follows it can start it again: keep one of them"
+            raise UserError(f"{' and '.join(conflicts)} cannot be used together", hint=hint)
         return submission
 
 
@@ -64,7 +76,7 @@ def execute(
     settings: SubmitSettings,
     output: Output | None = None,
 ) -> Record | None:
-    """Submit the run and follow it to its record; None for one that was detached.
+    """Submit the run and follow it to its record. None for one that was detached.
 
     `output`: (default: none) shows the run, and draws its figures.
     """
@@ -76,7 +88,9 @@ def execute(
         fields["output_root"] = fields["output_root"].absolute()
         experiment = submission.experiment.model_copy(update=fields)
         with closing(Copy(experiment, output)) as copy:
-            return _followed(copy, submission, begun=begun, overrides=submission.arguments)
+            record = _followed(copy, submission, begun=begun, overrides=submission.arguments)
+        _conclude(module, submission.experiment, settings, output)
+        return record
     cached = local.reused(experiment, output)
     if cached is not None:
         return cached
@@ -85,7 +99,8 @@ def execute(
         submission = module.submit(experiment, overrides, seed=seed)
         if settings.detach:
             output.line(submission.name, result=True)
-            output.line(f"mlbench: it runs on; {_attach(submission, experiment)} follows it")
+            output.line(f"mlbench: the run continues, {_attach(submission, experiment)} follows it")
+            _conclude(module, experiment, settings, output)
             return None
         with closing(Copy(experiment, output)) as copy:
             record = _followed(copy, submission, begun=begun, overrides=overrides)
@@ -93,7 +108,22 @@ def execute(
             break
         output.line(f"mlbench: retry {attempt + 1} of {settings.retries}")
         begun = clock.wall()
+    _conclude(module, experiment, settings, output)
     return record
+
+
+def _conclude(module: ModuleType, experiment: Experiment, settings: SubmitSettings, output: Output) -> None:
+    """Delete the cluster after its run if the settings demand it, else print what still costs.
+
+    A failure here is printed, and changes no result.
+    """
+    try:
+        if settings.down_after:
+            module.down(experiment, output.line)
+        elif not experiment.study and (remains := module.remains(experiment)):
+            output.line(f"mlbench: {remains}")
+    except UserError as error:
+        output.line(f"mlbench: {error}")
 
 
 class Copy:
@@ -101,7 +131,7 @@ class Copy:
 
     def __init__(self, experiment: Experiment, output: Output) -> None:
         self.folder: Path | None = None
-        self.stop: dict[str, Any] | None = None  # the last event; it waits for the record
+        self.stop: dict[str, Any] | None = None  # the last event, which waits for the record
         self.count = 0  # of events
         self.experiment, self.output = experiment, output
         self._mlflow: uploader.MlflowUploader | None = None
@@ -112,13 +142,13 @@ class Copy:
         return self.folder / events.NAME
 
     def add(self, event: dict[str, Any]) -> None:
-        """Copy an event; the first one names the folder."""
+        """Copy an event. The first one names the folder."""
         if self.folder is None:
             if event["key"] != "run_configuration":
                 raise SubmissionLost("the event log does not begin with the run's configuration")
             run_id = str(event["value"]["run_id"])
             if not RUN_ID.fullmatch(run_id):  # whatever the pod prints is read, and the folder is replaced
-                raise SubmissionLost(f"{run_id[:80]!r} is no name of a run")
+                raise SubmissionLost(f"{run_id[:80]!r} is not a run name")
             self._open(self.experiment.output_root / run_id)
             events.copy(self.log, event)
             self._start(event["value"])
@@ -128,6 +158,15 @@ class Copy:
             events.copy(self.log, event)
         self.count += 1
 
+    def save(self, name: str, content: str) -> None:
+        """Write a file of the run's. One that is no rank's log or output, or cannot be read, is left out."""
+        if self.folder is None or not FILE.fullmatch(name) or ".." in name.split("/"):
+            return
+        target = self.folder / name
+        with suppress(OSError, ValueError):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(stream.unpack(content))
+
     def begin(self, folder: Path, start: dict[str, Any]) -> None:
         """Take the folder of a run that began nowhere else."""
         self._open(folder)
@@ -135,9 +174,9 @@ class Copy:
         self._start(start)
 
     def conclude(self, value: dict[str, Any], end: tuple[str, str] | None) -> Record:
-        """Complete the log and the folder of a run that has ended; show its record, and return it.
+        """Complete the log and the folder of a run that has ended. Show its record, and return it.
 
-        value: of the event "submission". end: status and why, where the log has none.
+        value: of the event "submission". end: status and why, if the log has none.
         """
         assert self.folder is not None
         events.append(self.log, "submission", value)
@@ -160,7 +199,7 @@ class Copy:
         return record
 
     def finish(self, *, wait: float) -> str | None:
-        """Wait for MLflow; return its id of the run, None where it was not reached."""
+        """Wait for MLflow. Return its id of the run, or None if it was not reached."""
         mlflow, self._mlflow = self._mlflow, None
         return mlflow.finish(wait=wait) if mlflow else None
 
@@ -188,13 +227,13 @@ class Copy:
 
 
 def _followed(copy: Copy, submission: ClusterJob, *, begun: float, overrides: Sequence[str]) -> Record:
-    """Show a run and copy its log until it has ended; delete it; return its record.
+    """Show a run and copy its log until it has ended. Delete it. Return its record.
 
     A run whose log was not read to its end is not deleted: the cluster has the only whole copy.
     """
     experiment, output = copy.experiment, copy.output
     view = output.display(experiment, submission.seed, command_started=begun)
-    end: tuple[str, str] | None = None  # status and why, where the log has none
+    end: tuple[str, str] | None = None  # status and why, if the log has none
     preempted: str | None = None
     try:
         with signals.interruptible(), view:
@@ -210,7 +249,7 @@ def _followed(copy: Copy, submission: ClusterJob, *, begun: float, overrides: Se
         if lost.goes_on:
             raise UserError(str(lost), hint=_attach(submission, experiment)) from lost
     except BaseException:  # another Ctrl-C, a full disk
-        output.line(f"mlbench: not deleted; {_attach(submission, experiment)} follows it")
+        output.line(f"mlbench: not deleted, {_attach(submission, experiment)} follows it")
         raise
     described = submission.description()
     _delete(submission, output)
@@ -223,14 +262,16 @@ def _followed(copy: Copy, submission: ClusterJob, *, begun: float, overrides: Se
 
 
 def _attach(submission: ClusterJob, experiment: Experiment) -> str:
-    return f"python -m mlbench.run cluster={experiment.cluster.name} attach={submission.name}"
+    return f"mlbench run cluster={experiment.cluster.name} attach={submission.name}"
 
 
 def _take(messages: Iterator[dict[str, Any]], copy: Copy, view: Display) -> None:
     """Show the messages of a run and copy its events."""
     for message in messages:
         _show(message, view)
-        if message.get("number") == copy.count:
+        if "file" in message:
+            copy.save(str(message["file"]), str(message.get("content")))
+        elif message.get("number") == copy.count:
             copy.add(message["event"])
 
 
@@ -246,9 +287,9 @@ def _show(message: dict[str, Any], view: Display) -> None:
 
 
 def _delete(submission: ClusterJob, output: Output) -> None:
-    """Delete the run; a deletion that fails is told, and changes no result."""
+    """Delete the run. A failed deletion is printed, and changes no result."""
     try:
         with signals.interruptible():
             submission.delete()
     except (SubmissionLost, KeyboardInterrupt) as error:
-        output.line(f"mlbench: {submission.name} may still be there: {error}")
+        output.line(f"mlbench: {submission.name} may still exist: {error}")

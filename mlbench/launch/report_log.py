@@ -9,7 +9,7 @@ from typing import Any
 from mlbench.record import events
 from mlbench.record.messages import Report
 
-TRACES = "profile"  # what torch.profiler recorded: a folder in the run's own
+TRACES = "profile"  # what torch.profiler recorded: a folder in the run's folder
 
 
 class ReportLog:
@@ -46,9 +46,10 @@ class ReportLog:
 
 
 def save_traces(message: Mapping[str, Any], folder: Path) -> None:
-    """Write a rank's traces into the run's folder; a full disk costs the traces, not the run."""
+    """Write a rank's traces into the run's folder. A full disk costs the traces, not the run."""
     with suppress(OSError):
         for name, packed in message.get(TRACES, {}).items():
-            target = folder / name if name.endswith(".log") else folder / TRACES / name
-            target.parent.mkdir(exist_ok=True)
+            beside = name.endswith(".log") or name.startswith("outputs/")
+            target = folder / name if beside else folder / TRACES / name
+            target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(gzip.decompress(packed))

@@ -21,9 +21,10 @@ _numbers: list[int] = []  # of those that were not
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Make SIGTERM, SIGHUP, and SIGINT even where a shell has it ignored, end the block as Ctrl-C does.
+    """Make SIGTERM, SIGHUP, and SIGINT even if a shell has it ignored, end the block as Ctrl-C does.
 
-    SIGHUP stays ignored where it is (nohup). After the first signal others are ignored for REPEAT_S.
+    SIGHUP stays ignored if it is ignored already (nohup). After the first signal others are ignored for
+    REPEAT_S.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may handle signals
@@ -43,8 +44,25 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
+def deferred() -> Iterator[None]:
+    """Let signals wait until the block has ended, e.g. while a process is started and not yet known."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    previous = {number: signal.signal(number, lambda number, _: came.append(number)) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
+
+
+@contextmanager
 def repeatable() -> Iterator[int]:
-    """Yield the number of the signal that came; in the block one more, AGAIN_S later, ends the block, too."""
+    """Yield the number of the signal that came. In the block one more, AGAIN_S later, ends the block, too."""
     _deadlines.append(clock.monotonic() + AGAIN_S)
     try:
         yield _numbers[-1] if _numbers else signal.SIGINT
@@ -68,10 +86,10 @@ def _ignore_signals() -> None:
 
 
 def exit_with_parent() -> None:
-    """Kill this process soon after its parent died, where the environment names that parent.
+    """Kill this process soon after its parent died, if the environment names that parent.
 
-    A sweep that is killed must leave no run behind that goes on measuring. Polled, because Linux's own
-    notice (prctl, PR_SET_PDEATHSIG) follows the parent's thread, not its process, and exists on Linux only.
+    A sweep that is killed must leave no run behind that goes on measuring. Polled, because Linux's notice
+    (prctl, PR_SET_PDEATHSIG) follows the parent's thread, not its process, and exists on Linux only.
     """
     parent = os.environ.pop(PARENT_PID, None)
     if parent is not None:

@@ -1,8 +1,8 @@
-"""Starts the workers on this machine with torch's elastic agent, whose command line is torchrun; without Ray.
+"""Start the workers on this machine with torch's elastic agent (the program behind torchrun), without Ray.
 
-The agent is a process of its own. It imports torch once, already while the command composes its experiment,
-and forks the workers, which meet by the environment that it gives them (RANK, MASTER_ADDR, ...). What they
-report goes into the event log by rank 0.
+The agent is a separate process. It imports torch once, while the command composes its experiment, and then
+forks the workers. They meet by the environment that it gives them (RANK, MASTER_ADDR, ...). What they report
+goes into the event log by rank 0.
 """
 
 import faulthandler
@@ -25,7 +25,7 @@ from mlbench.clusters import node, placement, reaper
 from mlbench.clusters.connection import Connection
 from mlbench.config import plugins
 from mlbench.config.experiment import Experiment
-from mlbench.launch import process_group
+from mlbench.launch import process_group, rank_logs
 from mlbench.launch.failures import WorkersFailed, cause_of_ranks
 from mlbench.launch.report_log import TRACES, ReportLog, save_traces
 from mlbench.launch.worker_process import RankContext, WorkerSpec, train_loop_per_worker
@@ -45,7 +45,7 @@ class RankDied(Exception):
 
 
 def connection(experiment: Experiment) -> Connection:
-    """Return what the workers get of this machine; UserError where they do not fit."""
+    """Return what the workers get of this machine. Raises UserError if they do not fit."""
     gpus = placement.gpus(experiment)
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         gpus = min(gpus, sum(name.strip() not in ("", "-1") for name in visible.split(",")))
@@ -56,7 +56,7 @@ def connection(experiment: Experiment) -> Connection:
 
 @contextmanager
 def agent() -> Iterator[tuple[child.Child, Path]]:
-    """Start an agent, which imports torch and waits for its WorkerSpec; yield it and its folder.
+    """Start an agent, which imports torch and waits for its WorkerSpec. Yield it and its folder.
 
     The folder takes the temporary files of torch, which leaves some, and of the workers.
     A block within this block gets the same one.
@@ -70,7 +70,7 @@ def agent() -> Iterator[tuple[child.Child, Path]]:
             [sys.executable, "-m", "mlbench.launch.torchrun", str(scratch)],
             cwd=os.getcwd(),
             variables=reaper.environment(scratch),
-            output=child.ScriptOutput(None, lambda _: None),
+            output=child.ScriptOutput(None),
             stdin=subprocess.PIPE,
         )
         _agents.append((process, scratch))
@@ -85,7 +85,7 @@ _agents: list[tuple[child.Child, Path]] = []  # this process's, at most one
 
 
 def run_workers(spec: WorkerSpec, folder: Path) -> None:
-    """Train until the workers end; raise UserError or WorkersFailed in one sentence if they fail."""
+    """Train until the workers end. Raise UserError or WorkersFailed in one sentence if they fail."""
     with agent() as (process, scratch):
         assert process.process.stdin is not None
         with suppress(BrokenPipeError), process.process.stdin as stream:
@@ -94,7 +94,7 @@ def run_workers(spec: WorkerSpec, folder: Path) -> None:
             pass
         if code:
             process.finish()
-            raise _failure(scratch, folder, f"exit code {code}: {process.output.last_line()}")
+            raise _failure(scratch, folder, f"exit code {code}: {process.output.cause()}")
 
 
 def _failure(scratch: Path, folder: Path, said: str) -> Exception:
@@ -106,11 +106,10 @@ def _failure(scratch: Path, folder: Path, said: str) -> Exception:
         failures[int(path.stem.removeprefix("rank_"))] = pickle.loads(path.read_bytes())
     if not failures:
         return WorkersFailed(f"torch's elastic agent ended with {said}")
-    logs = [folder / f"rank_{rank}.log" for rank in range(max(failures) + 1)]
-    for log in logs:
-        with suppress(OSError):
-            log.write_bytes((scratch / log.name).read_bytes())
-    return cause_of_ranks(failures, [str(log) for log in logs])
+    ranks = {int(path.stem.removeprefix("rank_")) for path in scratch.glob("rank_*.log")} | failures.keys()
+    logs = [f"{scratch}/rank_{rank}.log on here" for rank in range(max(ranks) + 1)]
+    places = rank_logs.kept(logs, folder)
+    return rank_logs.named(cause_of_ranks(failures, places), places)
 
 
 def context() -> RankContext:
@@ -120,7 +119,7 @@ def context() -> RankContext:
 
 
 def report(log: ReportLog, worker: Any, message: dict[str, Any]) -> None:
-    """Let rank 0 write into the event log what all ranks report at one point; every rank calls this."""
+    """Let rank 0 write into the event log what all ranks report at one point. Every rank calls this."""
     save_traces(message, log.path.parent)
     ranks = worker.gather(message | {TRACES: {}})
     if worker.rank == 0:
@@ -129,7 +128,7 @@ def report(log: ReportLog, worker: Any, message: dict[str, Any]) -> None:
 
 
 def main(scratch: Path) -> None:
-    """Be the agent: import torch, start the workers and wait for them; raises where one fails."""
+    """Be the agent: import torch, start the workers and wait for them. Raises if one fails."""
     import torch._dynamo  # noqa: F401  (the first optimizer of a process imports it, torch 2.13)
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -141,7 +140,7 @@ def main(scratch: Path) -> None:
     clock.adopt(spec.epoch)
     stamps = {"backend_begin": clock.wall()}
     plugins.implementation("task", spec.experiment.task.name)
-    # LaunchConfig counts the GPUs (torch 2.13): after an answer of CUDA no fork may use it; NVML harms none.
+    # LaunchConfig counts the GPUs (torch 2.13): after an answer of CUDA no fork may use it. NVML harms none.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     config = LaunchConfig(
         min_nodes=1,
@@ -203,10 +202,10 @@ def work(spec: WorkerSpec, scratch: Path, stamps: dict[str, float]) -> None:
 
 
 def _pickled(error: Exception) -> bytes:
-    """Return an error for `_failure`; one that pickle cannot read again, e.g. for its keywords, as text."""
+    """Return an error for `_failure`. One that pickle cannot read again, e.g. for its keywords, as text."""
     try:
         pickle.loads(text := pickle.dumps(error))
-    except Exception:  # whatever a class of somebody's own raises
+    except Exception:  # whatever a custom class raises
         text = pickle.dumps(WorkersFailed(f"{type(error).__name__}: {error}"))
     return text
 

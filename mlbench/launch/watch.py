@@ -1,6 +1,6 @@
-"""What the driver does beside waiting for Ray: it shows the run, and notices what Ray does not tell in time.
+"""Show the run while the driver waits for Ray, and notice what Ray does not report in time.
 
-Nothing that fails here ends a run: a display that breaks leaves an event in the log, and is not asked again.
+Nothing that fails here ends a run. A display that breaks leaves an event in the log, and is not called again.
 """
 
 import signal
@@ -16,19 +16,19 @@ from mlbench.clusters.connection import Connection, Servers, WorkerProcess
 from mlbench.launch.heartbeat import HeartbeatServer
 from mlbench.record import events
 
-POLL_S = 0.5  # s between two looks at the event log; heartbeats wake it
+POLL_S = 0.5  # s between two looks at the event log. Heartbeats wake it
 SERVERS_POLL_S = 2.0  # s between two looks at Ray's servers
-GIVE_UP_S = 40.0  # s that the start has to fail by itself once its server has died; Ray takes 60 s (2.60)
-START_S = 900.0  # s from the connection to the process group; a worker may be frozen where Ray waits for ever
+GIVE_UP_S = 40.0  # s that the start has to fail by itself once its server has died. Ray takes 60 s (2.60)
+START_S = 900.0  # s from the connection to the process group. A worker may be frozen while Ray waits for ever
 FROZEN_S = 30.0  # s for which a worker's process is stopped before the run is given up, likewise
 
 
 @contextmanager
 def starting(conclude: Callable[[str], Any]) -> Iterator[None]:
-    """Call `conclude` with a sentence where Ray's server dies while the block starts Ray.
+    """Call `conclude` with a sentence if Ray's server dies while the block starts Ray.
 
-    It is called in a thread and should end the process: the main thread waits in Ray, which after a minute
-    ends the process without a word of Python's.
+    It is called in a thread and should end the process. The main thread waits in Ray, which after a minute
+    ends the process without an exception.
     """
     over = threading.Event()
     guard = threading.Thread(target=_guard, args=(over, conclude), name="start", daemon=True)
@@ -52,7 +52,7 @@ def _guard(over: threading.Event, conclude: Callable[[str], Any]) -> None:
 class Watch:
     """A thread that follows one run, as a context manager.
 
-    - lost: why the run cannot go on, in one sentence; the main thread then gets a KeyboardInterrupt.
+    - lost: why the run cannot go on, in one sentence. The main thread then gets a KeyboardInterrupt.
     """
 
     def __init__(self, log: Path, progress: Any) -> None:
@@ -83,10 +83,10 @@ class Watch:
 
     @contextmanager
     def connected(self, connection: Connection) -> Iterator[HeartbeatServer]:
-        """Follow the workers; yield where they send their heartbeats.
+        """Follow the workers. Yield the address to which they send their heartbeats.
 
-        Ray's servers are looked at for as long as the block lasts, and once more where it fails: what stops
-        them afterwards is the driver itself.
+        Ray's servers are watched during the block, and checked once more if it fails. Afterwards the driver
+        itself stops them.
         """
         self.show("connected", connection.threads, connection.oversubscribed)
         self._heartbeats = HeartbeatServer(connection.host)
@@ -103,7 +103,7 @@ class Watch:
                 self._connection = None
 
     def show(self, what: str, *values: Any) -> None:
-        """Call the display; once it has failed, the log says so and it is not called again."""
+        """Call the display. Once it has failed, the log records that and it is not called again."""
         if self._progress is None:
             return
         try:
@@ -146,7 +146,7 @@ class Watch:
     def _late(self, connection: Connection) -> str | None:
         """Return which worker keeps the others from starting, once that is known."""
         workers: list[WorkerProcess] = []
-        with suppress(Exception):  # whatever Ray raises: it is asked again
+        with suppress(Exception):  # whatever Ray raises: the call is repeated
             workers = connection.workers()
         stopped = [worker for worker in workers if processes.stopped(worker.pid)]
         now = clock.monotonic()
@@ -158,7 +158,7 @@ class Watch:
         if self._deadline is not None and now > self._deadline:
             who = (
                 ", ".join(f"process {worker.pid} on {worker.address}" for worker in workers)
-                or "there is none"
+                or "it does not exist"
             )
             return f"the workers did not start within {START_S:g} s: one may be frozen ({who})"
         return None
@@ -166,7 +166,7 @@ class Watch:
     def _look_at_servers(self) -> None:
         if self._connection is None or self.lost is not None:
             return
-        with suppress(Exception):  # of Ray's C++ part, which has no type for each: it is asked again
+        with suppress(Exception):  # of Ray's C++ part, which has no type for each: the call is repeated
             self.lost = self._connection.lost()
         if self.lost is None and self._deadline is not None:
             self.lost = self._late(self._connection)

@@ -19,13 +19,13 @@ from mlbench.clusters.monitor import CpuUse, NodeMonitor, own_processes
 from mlbench.config import plugins
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
-from mlbench.launch import process_group
+from mlbench.launch import numa_binding, process_group
 from mlbench.launch.failures import name_missing_rank, source_line
 from mlbench.launch.heartbeat import HeartbeatClient
 from mlbench.launch.report_log import TRACES, ReportLog
 from mlbench.record import node_types
 from mlbench.record.messages import Report
-from mlbench.record.record import Node, Profile, WorkerResult
+from mlbench.record.record import Node, NumaBinding, Profile, WorkerResult
 from mlbench.tasks import registry
 from mlbench.training import compilation, timer
 
@@ -38,11 +38,11 @@ CALIBRATION_WAIT_S = 120.0  # s that a rank waits for its node's calibration, wh
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """What every worker gets; pickled by Ray, so it holds plain values only.
+    """What every worker gets. Pickled by Ray, so it holds plain values only.
 
-    - heartbeats: (host, port) of the driver's server; token: what it asks for.
+    - heartbeats: (host, port) of the driver's server. token: what it requires.
     - log: the event log's absolute path on the driver's machine.
-    - driver: the driver's process id where it is on the workers' machine, whose lock it then holds.
+    - driver: the driver's process id if it is on the workers' machine, whose lock it then holds.
     - epoch: what the driver's wall clock counts from.
     """
 
@@ -58,7 +58,7 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class RankContext:
-    """Which of the workers a process is, as its launcher says."""
+    """Which of the workers a process is, as its launcher set it."""
 
     rank: int
     world_size: int
@@ -68,7 +68,7 @@ class RankContext:
 
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:
-    """Run the task on this worker and report the result to the event log; every rank takes part."""
+    """Run the task on this worker and report the result to the event log. Every rank takes part."""
     from mlbench.datasets import page_cache, verify
     from mlbench.training import loop
 
@@ -82,7 +82,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     worker = build_worker(spec)
     task = registry.load(experiment.task.name)
     implementation = plugins.implementation("task", experiment.task.name, experiment.framework)
-    # Every rank looks, so that all end alike: nobody waits for hours while rank 0 downloads on a paid node.
+    # Every rank looks, so that all end alike: no rank waits for hours while rank 0 downloads on a paid node.
     registry.require_data(experiment.task, experiment.scale, experiment.data_root)
     if worker.rank == 0:
         worker.heartbeat({"doing": "checking the data"})
@@ -95,11 +95,16 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     process_group.await_keys([f"calibrated/{rank}" for rank in first_ranks], CALIBRATION_WAIT_S)
     worker.barrier()
     context = rank_context(experiment.launcher)
-    gpus = node_gpus(worker, rank_gpu(experiment, context), node_rank=context.node_rank)
+    gpu = rank_gpu(experiment, context)
+    gpus = node_gpus(worker, gpu, node_rank=context.node_rank)
     if description is not None and gpus:
         description = with_gpus(description, [rates for _, rates in gpus])
     described = _gathered([description] if description else [], worker)
     require_fit(described, experiment, spec.log, worker.gather(_first_line(spec.log)))
+    bound_to = None
+    if experiment.hardware.numa_binding == "node":
+        address = None if gpu is None else numa_binding.address(gpu)
+        bound_to = numa_binding.choose(worker, context.local_world_size, spec.threads, address)
     if worker.rank == 0:
         worker.heartbeat({"doing": "opening the data and building the model"})
     folder = task.prepare(experiment.task, experiment.data_root)
@@ -108,8 +113,12 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         cached = page_cache.share(folder / name for name in before)
         description = description.model_copy(update={"data_cached": cached})
     calibrated = clock.wall()
+    ranks = worker.gather([context.node_rank, os.getpid()])
+    pids = [pid for machine, pid in ranks if machine == context.node_rank]
     try:
-        with observed(description, spec, worker, gpus=[uuid for uuid, _ in gpus]) as nodes:
+        with observed(description, spec, worker, gpus=[uuid for uuid, _ in gpus], pids=pids) as nodes:
+            # Only now: what describes, calibrates and watches the node is to see all of its CPUs.
+            numa = numa_binding.bind(worker, context.node_rank, *bound_to) if bound_to else []
             if hasattr(implementation, "measure"):
                 result = implementation.measure(experiment.task, worker)
             else:
@@ -120,34 +129,37 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         error.add_note(source_line(error))
         raise name_missing_rank(error, worker) from error
     changed = any(worker.gather(data is not None and verify.changed(folder, before)))
+    hosts = _gathered([_completed(node, result, numa) for node in nodes], worker)
     outcome = WorkerResult(
         status=result.status,
         error=result.error,
         sample_unit=result.unit,
         flops_per_sample=result.flops_per_sample,
+        flops_lacking=result.flops_lacking,
+        peak=node_types.peak(experiment, hosts, result.precision, result.devices),
         gradient_bytes=result.gradient_bytes,
         peak_memory_bytes=max(filter(None, worker.gather(result.peak_memory_bytes)), default=None),
         table=result.table,
         profile=_profile(result.profile, worker),
-        nodes=_gathered([_completed(node, result) for node in nodes], worker),
-        started_at=worker.timer.started_at,
+        nodes=hosts,
+        started_at=worker.timer.started_at or None,  # of a script that has made no step
         entered=entered,
         calibrated=calibrated,
         data_changed=changed,
         **({} if data is None else data._asdict()),
     )
-    # The log gets what it does not hold yet; once this is there, the run has finished.
+    # The log gets what it does not hold yet. Once this is there, the run has finished.
     traces = result.files | ({} if result.profile is None else result.profile.files)
     worker.report_validation(end_message(worker.rank, outcome, traces), None)
 
 
 def end_message(rank: int, outcome: WorkerResult, traces: dict[str, bytes]) -> dict[str, Any]:
-    """Return what a rank reports at its end: the outcome is rank 0's, the traces are each rank's own."""
+    """Return what a rank reports at its end: the outcome is rank 0's, each rank adds its traces."""
     return {"rank": rank, "result": outcome.model_dump(mode="json") if rank == 0 else None, TRACES: traces}
 
 
 def checked_data(folder: Path) -> "verify.Content | None":
-    """Return what a task's prepared data set holds; UserError where a file is not what was prepared."""
+    """Return what a task's prepared data set holds. Raises UserError if a file has changed since."""
     from mlbench.datasets import arrow, verify
 
     return verify.content(folder) if (folder / arrow.MANIFEST).exists() else None
@@ -156,7 +168,7 @@ def checked_data(folder: Path) -> "verify.Content | None":
 def watched_data(folder: Path, worker: Any) -> "tuple[verify.Content | None, dict[str, verify.State]]":
     """Return what the data set holds, alike on every rank, and its files' states before they were checked.
 
-    Raises UserError where a file is not what was prepared, or where the nodes hold different data sets.
+    Raises UserError if a file is not what was prepared, or if the nodes hold different data sets.
     """
     from mlbench.datasets import arrow, verify
 
@@ -179,7 +191,7 @@ def build_worker(spec: WorkerSpec) -> Any:
     experiment = spec.experiment
     precision.allow_tf32(False)
     torch.set_num_threads(spec.threads)
-    os.environ["OMP_NUM_THREADS"] = str(spec.threads)  # Ray said 1; loaders inherit this
+    os.environ["OMP_NUM_THREADS"] = str(spec.threads)  # Ray set 1, and loaders inherit this
     context = rank_context(experiment.launcher)
     device, gpu = torch.device("cpu"), rank_gpu(experiment, context)
     if gpu is not None:
@@ -234,7 +246,7 @@ def rank_context(launcher: str) -> RankContext:
 
 
 def rank_gpu(experiment: Experiment, context: RankContext) -> Any:
-    """Return this rank's GPU as torch names it, also where another framework trains there; None on CPUs."""
+    """Return this rank's GPU as torch names it, also if another framework trains there. None on CPUs."""
     import torch
 
     if experiment.backend.device != "cuda":
@@ -247,7 +259,7 @@ def rank_gpu(experiment: Experiment, context: RankContext) -> Any:
 
 
 def described() -> Node:
-    """Return this node; whatever fails is one of its warnings."""
+    """Return this node. Any failure is one of its warnings."""
     try:
         return node.describe()
     except Exception as error:
@@ -256,7 +268,7 @@ def described() -> Node:
 
 
 def describe_node(spec: WorkerSpec) -> Node:
-    """Return this node, calibrated; whatever fails is one of its warnings.
+    """Return this node, calibrated. Any failure is one of its warnings.
 
     Before the training, so that nothing that fails here can happen to a finished run.
     """
@@ -279,8 +291,8 @@ def describe_node(spec: WorkerSpec) -> Node:
 def node_gpus(worker: Any, gpu: Any, *, node_rank: int) -> list[tuple[str, dict[str, float]]]:
     """Return the UUID and the rates of each GPU that this node's workers have, in their order.
 
-    All are calibrated at once, as they compute; every rank must call this, after the nodes' CPUs. An error of
-    one leaves its rates empty. The list is empty where `gpu`, this rank's, is None.
+    All are calibrated at once, as they compute. Every rank must call this, after the nodes' CPUs. An error of
+    one leaves its rates empty. The list is empty if `gpu`, this rank's, is None.
     """
     import torch
 
@@ -310,14 +322,14 @@ def with_gpus(description: Node, rates: list[dict[str, float]]) -> Node:
 def require_fit(nodes: list[Node], experiment: Experiment, log: str, lines: list[str | None]) -> None:
     """Raise UserError, with all that is wrong, for nodes that differ or lack the files of a restart.
 
-    - lines: the first line of the event log `log` as each rank reads it, which no other log has; None: it
-      does not see the driver's folder, where a restart's checkpoint lies.
+    - lines: the first line of the event log `log` as each rank reads it, which no other log has. None: it
+      does not see the driver's folder, with a restart's checkpoint.
     """
     sentences, hints = [], []
     mixture = None if experiment.network.emulated else node_types.mixture(nodes)
     if mixture and experiment.division.name == "closed":
         sentences.append(f"{mixture}, and division=closed compares runs on nodes of one type")
-        hints.append("choose nodes that are alike, or say division=open, which measures and names them")
+        hints.append("choose nodes of one type, or give division=open, which records their types")
     if experiment.max_failures and (None in lines or len(set(lines)) > 1):
         blind = ", ".join(str(rank) for rank, line in enumerate(lines) if line is None)
         ranks = f"rank {blind} does not see" if blind else "the ranks see different folders in"
@@ -338,11 +350,12 @@ def _first_line(log: str) -> str | None:
 
 @contextmanager
 def observed(
-    description: Node | None, spec: WorkerSpec, worker: Any, *, gpus: Sequence[str]
+    description: Node | None, spec: WorkerSpec, worker: Any, *, gpus: Sequence[str], pids: Sequence[int]
 ) -> Iterator[list[Node]]:
-    """Watch a node while the task runs there; the list gets its description with what was seen.
+    """Watch a node while the task runs there. The list gets its description with what was seen.
 
-    Empty on ranks that describe no node. gpus: the UUIDs of those that the node's workers have.
+    Empty on ranks that describe no node. gpus: the UUIDs of those that the node's workers have,
+    and pids: their processes.
     """
     nodes: list[Node] = []
     if description is None:
@@ -353,20 +366,23 @@ def observed(
     meter = EnergyMeter(gpus=gpus)
     context = rank_context(spec.experiment.launcher)
     name = None if context.local_world_size == context.world_size else f"node_{context.node_rank}"
-    with NodeMonitor(node=name, meter=meter) as monitor:
+    with NodeMonitor(node=name, meter=meter, gpus=gpus, pids=pids) as monitor:
         worker.drain_node_metrics, worker.read_energy = monitor.drain, meter.read
         cpu_use = CpuUse(own=lambda: own_processes(roots))
         yield nodes
         interference = cpu_use.interference()
     shared = lock is not None and lock.shared
-    nodes.append(description.model_copy(update={"interference": interference, "machine_shared": shared}))
+    seen = {"interference": interference, "machine_shared": shared, "gpu_use": monitor.gpu_use()}
+    seen |= {"transport": description.transport | worker.transport}
+    nodes.append(description.model_copy(update=seen))
     if lock is not None:
         lock.release()
 
 
-def _completed(description: Node, result: Any) -> Node:
-    """Return a node's description with what its ranks' result says of it."""
+def _completed(description: Node, result: Any, numa: list[NumaBinding]) -> Node:
+    """Return a node's description with what its ranks' result adds to it."""
     more = {"energy_j": result.energy_j, "warnings": [*description.warnings, *result.warnings]}
+    more |= {"numa": numa}
     return description.model_copy(update=more)
 
 
@@ -380,7 +396,7 @@ def _profile(profile: Any, worker: Any) -> Profile | None:
 
 
 def _report(rank: int, message: Report, state: "State | None") -> None:
-    """Pass a validation to the controller, and rank 0's state as a checkpoint; waits for all ranks."""
+    """Pass a validation to the controller, and rank 0's state as a checkpoint. Waits for all ranks."""
     import ray.train
     import torch
 
@@ -401,7 +417,7 @@ def _resume() -> "State | None":
     if checkpoint is None:
         return None
     with checkpoint.as_directory() as folder:
-        # What rank 0's GPU held goes to this rank's own from the host's memory, not through rank 0's.
+        # What rank 0's GPU held goes to this rank's GPU from the host's memory, not through rank 0's.
         return torch.load(Path(folder) / "state.pt", map_location="cpu", weights_only=True)
 
 

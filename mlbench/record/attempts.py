@@ -1,17 +1,18 @@
-"""Which run counts for a seed. Studies, plots, comparisons, pages and `mlbench.run` all ask here.
+"""Choose the run that counts for each seed, for studies, plots, comparisons, pages and `mlbench.run`.
 
-An experiment with one seed is a trial; every run of it is an attempt. A trial counts once, however often it
-was run, and no attempt is hidden:
+An experiment with one seed is a trial, and every run of it is an attempt. A trial counts once, however often
+it was run. No attempt is hidden:
 
-- One attempt that failed makes the trial a failed one: it stays in n with infinite time. Running the seed
+- One failed attempt makes the trial a failed one. It stays in n with infinite time, and running the seed
   again does not repair it.
-- Of several finished attempts the middle one by time counts (missed goals last; of an even number the slower
-  of the two in the middle), so that repeating a seed makes a point neither larger nor faster.
-- A run with profile=N is no attempt: torch.profiler slowed it.
-- A finished attempt whose log contradicts itself is no result either: nothing in it is a measurement.
-- An interrupted or preempted attempt is no result. A trial that has no other is not in n; it stands beside
-  it. But its time to the goal is more than it had trained (a censored time): where that is not less than the
-  median of the point's others, it lies above the median whatever it was, and counts as a missed goal.
+- Of several finished attempts the middle one by time counts. Missed goals come last, and of an even number
+  the slower of the two in the middle counts. Repeating a seed therefore makes a point neither larger nor
+  faster.
+- A run with profile=N is no attempt, because torch.profiler slowed it.
+- A finished attempt with a contradictory log is no result either, because nothing in it is a measurement.
+- An interrupted or preempted attempt is no result. A trial without any other is not in n and is listed
+  separately. But its time to the goal is longer than it had trained (a censored time). If that is not less
+  than the median of the point's others, its time lies above the median, and it counts as a missed goal.
 """
 
 import math
@@ -25,11 +26,13 @@ from mlbench.record.record import FINISHED, Record
 
 
 class History(NamedTuple):
-    """What the studies below an output_root know of a point, whatever became of its runs.
+    """The history of a point in the studies below an output_root.
 
-    - planned: all of its seeds; drawn: those that a sweep drew; logged: those that have an attempt in a log.
-    - deleted: the runs that the studies' logs name and that have no readable record of their own any more.
-    - unfinished: those of them that go on, or were killed and are not concluded yet.
+    - planned: all of its seeds.
+    - drawn: the seeds that a sweep drew.
+    - logged: the seeds with an attempt in a log.
+    - deleted: the runs that the studies' logs name and that no longer have a readable record.
+    - unfinished: the runs without a record that still go on, or were killed and are not concluded yet.
     """
 
     planned: frozenset[int] = frozenset()
@@ -39,14 +42,14 @@ class History(NamedTuple):
     unfinished: frozenset[str] = frozenset()
 
     def __or__(self, other: "History") -> "History":
-        """Return what both know."""
+        """Return the union of both histories."""
         return History._make(map(or_, self, other))
 
 
 def by_seed(records: Iterable[Record]) -> list[list[Record]]:
-    """Return the runs of each experiment and seed, oldest first, by their first; equal run ids count once.
+    """Return the runs of each experiment and seed, oldest first. Equal run ids count once.
 
-    Results that others published have no seeds: each is a trial of its own.
+    Published results of others have no seeds, so each is a separate trial.
     """
     groups: dict[tuple[str, ...], list[Record]] = {}
     unique = {record.run_id: record for record in records if not record.experiment.profile}
@@ -62,9 +65,9 @@ def results(records: Iterable[Record]) -> list[Record]:
 
 
 def censored(trials: Iterable[Sequence[Record]], times: Sequence[float]) -> list[Record]:
-    """Return the interrupted runs that count as missed goals beside `times` (s, missed goals infinite).
+    """Return the interrupted runs that count as missed goals, given `times` (s, missed goals infinite).
 
-    The one that had trained longest is looked at first; each that counts makes the median larger.
+    The run that trained longest is tested first, because each one that counts makes the median larger.
     """
     longest = [max(trial, key=_trained) for trial in trials if trial_result(trial) is None]
     counted, missed = list(times), []
@@ -81,13 +84,13 @@ def _trained(run: Record) -> float:
 
 
 def trial_result(attempts: Sequence[Record]) -> Record | None:
-    """Return the run that counts of a trial's attempts, oldest first; None where all were interrupted."""
+    """Return the run that counts of a trial's attempts, oldest first, or None if all were interrupted."""
     failed = [run for run in attempts if run.status == "failed"]
     return failed[0] if failed else middle(attempts)
 
 
 def middle(runs: Iterable[Record]) -> Record | None:
-    """Return the finished run in the middle by time; None without one."""
+    """Return the finished run in the middle by time, or None if none finished."""
     finished = sorted(filter(_counts, runs), key=_time)
     return finished[len(finished) // 2] if finished else None
 
@@ -103,11 +106,11 @@ def _time(run: Record) -> tuple[float, float, str]:
     return (elapsed if to_goal is None else to_goal, elapsed, run.run_id)
 
 
-def beside(records: Sequence[Record], *, deleted: int = 0) -> str:
-    """Return what stands beside n, e.g. "1 failed, 2 interrupted, 1 repeated"; "" where all counted.
+def excluded_summary(records: Sequence[Record], *, deleted: int = 0) -> str:
+    """Describe the runs that do not count, e.g. "1 failed, 2 interrupted, 1 repeated", or "" if all counted.
 
-    Repeated are the finished runs of a seed beyond its first, contradictory those whose log contradicts
-    itself, `deleted` those of which only the log of their study knows.
+    Repeated are the finished runs of a seed beyond its first. Contradictory are the runs with a log that
+    contradicts itself. `deleted` are the runs that appear only in the log of their study.
     """
     trials = by_seed(records)
     runs = [run for trial in trials for run in trial]

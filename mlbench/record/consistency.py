@@ -1,7 +1,7 @@
-"""Whether a record agrees with itself.
+"""Check that a record is consistent with itself.
 
-`contradiction` is asked whenever a record is read: headline numbers follow from the record's own validations
-and intervals. reader.py's `verdict` derives every field from the event log anew.
+`contradiction` is called whenever a record is read: headline numbers follow from the record's validations and
+intervals. The `verdict` of reader.py derives every field from the event log again.
 """
 
 import math
@@ -13,12 +13,12 @@ from mlbench.record.build_record import accuracy_after, best
 from mlbench.record.node_types import other_hardware
 from mlbench.record.record import Record
 
-SAME = 1e-6  # relative; sums in another order differ by 1e-12
-CLOCK_S = 0.002  # s; started_at and ended_at are written in whole milliseconds
+SAME = 1e-6  # relative, as sums in another order differ by 1e-12
+CLOCK_S = 0.002  # s, as started_at and ended_at are written in whole milliseconds
 
 
 def contradiction(record: Record) -> str | None:
-    """Return the first field that the record's other fields do not bear out, as a clause; None if none."""
+    """Return the first field that the record's other fields contradict, as a clause, or None."""
     for name, stated, derived in _derived(record):
         if stated != derived:
             return f"its {name} is {_text(stated)}, which its other fields make {_text(derived)}"
@@ -26,7 +26,7 @@ def contradiction(record: Record) -> str | None:
 
 
 def _derived(record: Record) -> Iterator[tuple[str, object, object]]:
-    """Yield name, stated value and derived value of what must be equal."""
+    """Yield the name, stated value and derived value of fields that must be equal."""
     experiment, validations = record.experiment, record.validations
     task, last = experiment.task, validations[-1] if validations else None
     yield "workers", record.workers, experiment.workers
@@ -49,7 +49,7 @@ def _derived(record: Record) -> Iterator[tuple[str, object, object]]:
 
 
 def _inexact(record: Record) -> Iterator[str]:
-    """Yield a clause for each number that differs from what it is computed from by more than rounding."""
+    """Yield a clause for each number that differs from its derived value by more than rounding."""
     begun, ended = map(datetime.fromisoformat, (record.started_at, record.ended_at))
     if abs(record.wall - (ended - begun).total_seconds()) > CLOCK_S:
         yield f"its wall is {record.wall:g} s, from started_at to ended_at are {ended - begun}"
@@ -59,14 +59,16 @@ def _inexact(record: Record) -> Iterator[str]:
     if rate is not None and record.validations:
         elapsed = record.validations[-1].elapsed
         outside = math.fsum(spread.max for spread in record.outside.values())  # of any rank this or less
-        least = record.samples / elapsed if elapsed > 0 else math.inf
-        most = record.samples / (elapsed - outside) if elapsed > outside else math.inf
+        steady = record.samples - (record.warm_up.samples if record.warm_up else 0)
+        least = steady / elapsed if elapsed > 0 else math.inf
+        most = steady / (elapsed - outside) if elapsed > outside else math.inf
         if not least * (1 - SAME) <= rate <= most * (1 + SAME):
             yield f"its samples_per_s is {rate:g}, {record.samples} samples in its time are {least:g} or more"
     for name, spread in record.phases.items() if record.intervals else ():
         total = math.fsum(
             interval.phases[name].mean for interval in record.intervals if name in interval.phases
         )
+        total -= record.warm_up.phases.get(name, 0.0) if record.warm_up else 0.0
         if not _same(spread.mean, total):
             yield f"its phase {name} is {spread.mean:g} s, that of its intervals {total:g} s"
     if record.cost is None and other_hardware(record.experiment, record.nodes):

@@ -1,4 +1,4 @@
-"""What a run costs: nodes, hours and the price that its hardware profile states."""
+"""Compute the cost of a run from nodes, hours and the price in its hardware profile."""
 
 import math
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from mlbench.record.overhead import hourly, overhead
 
 @dataclass(frozen=True)
 class Bill:
-    """All that a cluster of the run's own costs from its submission to its end, in USD.
+    """The whole cost of a run's dedicated cluster from its submission to its end, in USD.
 
-    - usd, usd_spot: with workers on demand, and on spot nodes (None: no spot price); the head is on demand.
+    - usd, usd_spot: with workers on demand, and on spot nodes (None: no spot price). The head is on demand.
     - parts: `usd` by part: workers, head, control plane, disks, NAT gateway.
-    - provisioning_s: s from the submission to the command's start, None where nobody measured it; then it is
+    - provisioning_s: s from the submission to the command's start, or None if not measured. If None, it is
       not billed here.
     - billed_s: s of every part, at least the provider's minimum.
     - date: of the oldest price. lacking: what is billed, too, and cannot be known.
@@ -31,7 +31,7 @@ class Bill:
 
 @dataclass(frozen=True)
 class Cost:
-    """A run's price in USD; None where there is no spot price or the goal was not reached.
+    """A run's price in USD, or None if there is no spot price or the goal was not reached.
 
     These are MLBench's formula: the workers' nodes, from the first data to the goal or for the whole command.
     `whole` is what such a cluster is billed for.
@@ -48,7 +48,7 @@ class Cost:
 
 
 def nodes(hardware: Hardware, workers: int) -> int:
-    """Return how many nodes are rented; a node that is only partly used is paid for as a whole."""
+    """Return how many nodes are rented. A node that is only partly used is paid for as a whole."""
     return math.ceil(workers / (hardware.workers_per_node or workers))
 
 
@@ -58,9 +58,9 @@ def usd(seconds: float, nodes: int, usd_per_hour: float) -> float:
 
 
 def usd_per_hour(experiment: Experiment) -> float | None:
-    """Return what an hour of a run costs on demand, in USD; None where the hardware has no price.
+    """Return what an hour of a run costs on demand, in USD, or None if the hardware has no price.
 
-    On a cluster of a cloud's machines that is all of it: workers, head, control plane, disks, NAT gateway.
+    On a cluster of a cloud's machines this includes workers, head, control plane, disks, and NAT gateway.
     """
     hardware, count = experiment.hardware, nodes(experiment.hardware, experiment.workers)
     if hardware.price is None:
@@ -73,7 +73,7 @@ def usd_per_hour(experiment: Experiment) -> float | None:
 def bill(
     hardware: Hardware, workers: int, *, wall_s: float, provisioning_s: float | None = None
 ) -> Bill | None:
-    """Return the whole bill of a run on its own cluster; None without a cloud's machine and its price."""
+    """Return the whole bill of a run on a dedicated cluster. None without a cloud's machine and its price."""
     machine, price = hardware.machine, hardware.price
     if machine is None or price is None:
         return None
@@ -105,7 +105,7 @@ def cost(
     clustered: bool = False,
     provisioning_s: float | None = None,
 ) -> Cost | None:
-    """Return what a run cost on this hardware, or None where it has no price; it is never 0 then.
+    """Return what a run cost on this hardware. If it has no price, return None, never 0.
 
     `clustered`: it ran on more than the machine of its command, so the whole bill is the cluster's.
     """

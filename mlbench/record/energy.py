@@ -1,4 +1,4 @@
-"""Energy of a run, and the carbon dioxide that it stands for where the hardware profile states its grid."""
+"""Compute the energy of a run, and its carbon dioxide if the hardware profile states its grid."""
 
 import math
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ J_PER_KWH = 3.6e6
 class Energy:
     """Energy of all nodes from the first access to training data to the last validation's end, J.
 
-    `parts` are what every node could read, `gpus` and `cpu_packages`; the other numbers are of their sum. A
-    part that is not there is unknown, not zero.
+    `parts` are those that every node could read, `gpus` and `cpu_packages`. The other numbers are of their
+    sum. A missing part is unknown, not zero.
     """
 
     parts: dict[str, float]  # J
     joules: float
     goal_joules: float | None  # None: no goal was reached
     joules_per_sample: float | None
-    carbon_g: float | None  # g of CO2 equivalents; None: the hardware profile states no grid
+    carbon_g: float | None  # g of CO2 equivalents (None: the hardware profile states no grid)
     carbon_source: str | None  # of the grid's intensity, with its date
 
 
 def energy(
     hardware: Hardware, nodes: Sequence[dict[str, float]], *, on_gpu: bool, reached: bool, samples: int
 ) -> Energy | None:
-    """Return a run's energy from what each node read by part; None where the device that trained is unknown.
+    """Return a run's energy from the parts of each node. None if the device that trained is unknown.
 
     `nodes` has every node once, however many ranks it had.
     """

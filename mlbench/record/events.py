@@ -1,8 +1,7 @@
-"""The event log of a run: one JSON object a line, appended and flushed event by event.
+"""Write and read the event log of a run: one JSON object a line, appended and flushed event by event.
 
-MLflow and every report can be made again from this file. A line has the fields of MLPerf's
-mllog (time_ms, event_type, key, value, metadata). A process that dies leaves at most one torn last line,
-which readers skip.
+MLflow and every report can be made again from this file. A line has the fields of MLPerf's mllog (time_ms,
+event_type, key, value, metadata). A process that dies leaves at most one torn last line, which readers skip.
 """
 
 import hashlib
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mlbench import clock
-from mlbench.config.errors import UserError
+from mlbench.config.errors import ResultError
 
 NAME = "events.jsonl"
 Kind = Literal["INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"]
@@ -46,7 +45,7 @@ def visible(value: Any) -> Any:
 
 
 def copy(path: Path, event: dict[str, Any]) -> None:
-    """Write an event that another log has, as it is; raises as `append` does."""
+    """Write an event of another log unchanged. Raises as `append` does."""
     line = (json.dumps(event, allow_nan=False, default=str) + "\n").encode()
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -58,15 +57,15 @@ def copy(path: Path, event: dict[str, Any]) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise UserError(
+        raise ResultError(
             f"cannot write {path}: {error.strerror}", hint="free space or give another output_root"
         ) from error
     if written != len(line):
-        raise UserError(f"cannot write {path}: the disk is full", hint="free space there")
+        raise ResultError(f"cannot write {path}: the disk is full", hint="free space there")
 
 
 class LogFollower:
-    """Reads a growing log; each call returns what is new."""
+    """Reader of a growing log. Each call returns the new events."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -85,14 +84,15 @@ class LogFollower:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return all events of a log; a torn line, left by a killed process or a full disk, is skipped."""
+    """Return all events of a log. A torn line, left by a killed process or a full disk, is skipped."""
     return list(_parse(path.read_bytes()))
 
 
 def checksum(log: Sequence[dict[str, Any]], end: Any) -> dict[str, Any]:
     """Return the metadata of the `run_result` with the value `end` that follows these events.
 
-    How many they are, and the SHA-256 of them and of `end`, without what an import adds to the first.
+    It has the number of events, and the SHA-256 of them and of `end`, without what an import adds to the
+    first.
     """
     digest = hashlib.sha256()
     for event in log:
@@ -105,9 +105,10 @@ def checksum(log: Sequence[dict[str, Any]], end: Any) -> dict[str, Any]:
 
 
 def resealed(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the log `after`, an edit of `before`, with a checksum of its own where that of `before` holds.
+    """Return the log `after`, an edit of `before`, with a new checksum if that of `before` holds.
 
-    What leaves or enters an archive is edited: credentials and addresses of other machines are taken out.
+    Logs are edited when they enter or leave an archive: credentials and addresses of other machines are
+    removed.
     """
     log = list(after)
     for index, event in enumerate(before):
@@ -119,7 +120,7 @@ def resealed(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) 
 
 
 def opening(path: Path) -> Any:
-    """Return the value of a log's `run_configuration`, which comes first; None where it was not written."""
+    """Return the value of a log's `run_configuration`, which comes first, or None if it was not written."""
     with path.open("rb") as log:
         events = (event for line in log for event in _parse(line))
         return next((event.get("value") for event in events if event["key"] == "run_configuration"), None)

@@ -1,7 +1,7 @@
-"""The numbers and names of a run, in one list: for the cards, `results list`, MLflow, notebooks and the page.
+"""List the numbers and names of a run, once for cards, `results list`, MLflow, notebooks and the page.
 
-A new number is a field of the Record and a line here. It is then in MLflow, in notebooks and, where it has a
-`row`, on the full card; with a `heading` it is a column of `results list`, too.
+A new number is a field of the Record and a line here. It then appears in MLflow and in notebooks. If it has a
+`row`, it is on the full card. If it has a `heading`, it is also a column of `results list`.
 """
 
 import math
@@ -12,14 +12,16 @@ from typing import Any, NamedTuple
 from mlbench.config.goal import Goal
 from mlbench.config.plugins import TORCH
 from mlbench.record import format
-from mlbench.record.record import RankStats, Record
+from mlbench.record.record import Git, RankStats, Record
 
 SETTINGS = "what"  # the row of names, as on the command line
-SHORTEST_REST_S = 1e-3  # s; less is rounding
+UNSTEADY = "the run ended before its steps were steady: rate and phases include its first steps"
+NOT_OF_SCRIPTS = ("scale", "sync", "division", "seed", "recipe", "dataset")  # of which a script has its own
+SHORTEST_REST_S = 1e-3  # s, less is rounding
 
 
 class Units(NamedTuple):
-    """What a run's samples are, e.g. images, the unit of its task's metric, and its goal."""
+    """The units of a run: its samples, e.g. images, the unit of its task's metric, and its goal."""
 
     samples: str
     metric: str
@@ -30,17 +32,18 @@ class Units(NamedTuple):
 class Field:
     """One number, name or list of sentences of a run, in base units.
 
-    - name: in MLflow and JSON; a part of a group follows a "/".
-    - source: the attribute of the record that has the value, or a function of the record; (default) the one
-      with the field's name. A value may be a group, a dict; None is no value.
-    - unit: as `format.quantity` takes it; "samples" are counted in the run's sample_unit, "metric" is that of
-      the task's metric. A number without a unit is an identifier, not a measurement.
-    - row, text: the row of the full card and, with {} for the value, what it says; "" is on no card.
-      Fields of one row are joined. On the page it is the heading.
-    - heading: of the column in `results list`; "" is no column.
-    - setting: whether it is configured: RunStart has it, too, runs of a point share it, and it is a tag in
-      MLflow. tag: whether it is a tag there from the run's end on.
-    - parallel: whether it says something only of several workers.
+    - name: in MLflow and JSON. A part of a group follows a "/".
+    - source: the attribute of the record that has the value, or a function of the record. Default: the
+      attribute with the field's name. A value may be a group, a dict. None is no value.
+    - unit: as `format.quantity` takes it. "samples" are counted in the run's sample_unit, and "metric" is
+      that of the task's metric. A number without a unit is an identifier, not a measurement.
+    - row, text: the row of the full card and its text, with {} for the value. "" is on no card. Fields of one
+      row are joined. On the page it is the heading.
+    - heading: of the column in `results list`. "" is no column.
+    - setting: whether it is configured. If so, RunStart has it, too, runs of a point share it, and it is a
+      tag in MLflow.
+    - tag: whether it is an MLflow tag from the run's end on.
+    - parallel: whether it applies only to several workers.
     - page: whether the page lists it among the origins of its numbers.
     """
 
@@ -69,7 +72,7 @@ class Field:
         return record
 
     def quantity(self, value: Any, units: Units) -> str:
-        """Return a value for people; `units` are those of its run."""
+        """Return a value for people. `units` are those of its run."""
         if isinstance(value, dict):
             parts = (f"{name.replace('_', ' ')} {self.quantity(part, units)}" for name, part in value.items())
             return ", ".join(parts)
@@ -91,7 +94,7 @@ def units(record: Record) -> Units:
 
 
 def flat(record: Record, fields: Iterable[Field]) -> dict[str, Any]:
-    """Return plain values by name, each of a group by its own; of statistics over ranks the mean."""
+    """Return plain values by name, with each value of a group separate, and the mean of rank statistics."""
     values: dict[str, Any] = {}
     for field in fields:
         value = field.value(record)
@@ -116,7 +119,7 @@ def _lacking(record: Record) -> str | None:
 
 
 def batches(record: Record) -> float | None:
-    """Return the seconds in batches, the mean over the ranks; None without phase clocks."""
+    """Return the seconds in batches, the mean over the ranks, or None without phase clocks."""
     return math.fsum(stats.mean for stats in record.phases.values()) or None
 
 
@@ -130,6 +133,11 @@ def shares(record: Record, phases: Mapping[str, RankStats]) -> dict[str, RankSta
 
 def _elapsed(record: Record) -> float | None:
     return record.validations[-1].elapsed if record.validations else None
+
+
+def _epochs(record: Record) -> float | None:
+    """Return the epochs that were trained; a script does not tell its own."""
+    return None if record.experiment.task.name == "script" else record.epochs
 
 
 def _seconds_per_epoch(record: Record) -> float | None:
@@ -162,6 +170,23 @@ def _cached(record: Record) -> float | None:
     return min((node.data_cached for node in record.nodes if node.data_cached is not None), default=None)
 
 
+def _peaks(record: Record) -> RankStats | None:
+    peaks = [each.peak_memory_bytes for each in record.ranks if each.peak_memory_bytes is not None]
+    return RankStats.of(peaks) if peaks else None
+
+
+def _peak(record: Record) -> str | None:
+    peak = record.peak if record.mfu is not None else None
+    return (
+        peak and f"{format.with_prefix(peak.flops_per_s, 'FLOP/s')} ({peak.precision} dense, {peak.source})"
+    )
+
+
+def _process_memory(record: Record) -> int | None:
+    used = (use.process_memory_bytes for node in record.nodes for use in node.gpu_use)
+    return max(filter(None, used), default=None)
+
+
 def _epoch_rows(record: Record) -> float | None:
     rows = record.data_rows.get("train")
     counted = rows and record.epochs and record.sample_unit in ("images", "rows")
@@ -173,18 +198,48 @@ def _threads(record: Record) -> str | None:
 
 
 def _transport(record: Record) -> str:
-    """Return what the backend's module says of itself, once for all nodes that say the same."""
+    """Return the transport that the backend's module reports, once for all nodes with the same."""
     texts = (", ".join(f"{name} {text}" for name, text in node.transport.items()) for node in record.nodes)
     return "; ".join(dict.fromkeys(filter(None, texts)))
 
 
+def _sent_as(record: Record) -> str | None:
+    """Return the meaning of `bytes_sent` if a switch may have summed, so that less was sent."""
+    chosen = " ".join(node.transport.get("algorithms", "") for node in record.nodes)
+    summed = "NVLS" in chosen or "COLLNET" in chosen
+    return "counted as a ring sends them, and NCCL let a switch sum" if summed else None
+
+
+def _gpu_use(record: Record) -> str:
+    """Return each GPU's kind, its clock under load, and how long each throttling reason lowered it."""
+    texts = list[str]()
+    for node in record.nodes:
+        for use in node.gpu_use:
+            parts = [gpu.kind for gpu in node.gpus[use.index : use.index + 1]]
+            if use.sm_clock_mean_mhz is not None:
+                parts.append(f"{use.sm_clock_mean_mhz:.0f} MHz under load")
+            for reason, seconds in sorted(use.throttled_s.items()):
+                parts.append(f"{reason.replace('_', ' ')} for {seconds:.3g} of {use.seconds:.3g} s")
+            texts.append(", ".join(parts))
+    return "; ".join(dict.fromkeys(texts))
+
+
+def _numa(record: Record) -> str:
+    """Return the CPUs to which ranks were bound, once for all ranks with the same."""
+    texts = list[str]()
+    for node in record.nodes:
+        for number, cpus in dict.fromkeys((each.node, each.cpus) for each in node.numa):
+            ranks = ", ".join(str(each.rank) for each in node.numa if each.cpus == cpus)
+            texts.append(f"rank {ranks}: NUMA node {number} of {node.hostname}, CPUs {cpus}")
+    return "; ".join(texts)
+
+
 def _framework(record: Any) -> str | None:
-    """Return the framework of a Record or RunStart where it is not torch."""
+    """Return the framework of a Record or RunStart if it is not torch."""
     return record.experiment.framework if record.experiment.framework != TORCH else None
 
 
-def _git(record: Record) -> str | None:
-    git = record.software.git
+def _git(git: Git | None) -> str | None:
     return git and f"{git.sha}{', with uncommitted changes' if git.dirty else ''}"
 
 
@@ -200,7 +255,7 @@ FIELDS = (
     Field("best", unit="metric", row="best", heading="best"),
     Field("scale", "experiment.scale", row=SETTINGS, heading="scale", setting=True),
     Field("backend", "experiment.backend.name", row=SETTINGS, heading="backend", setting=True),
-    Field("epochs", unit="epochs", row="trained", heading="epochs"),
+    Field("epochs", _epochs, "epochs", "trained", heading="epochs"),
     Field("samples_per_s", unit="samples/s", row="throughput", heading="throughput"),
     Field("cost/wall_usd", unit="USD", row="cost", text="{} on demand for the whole command", heading="cost"),
     Field("hardware", "experiment.hardware.name", row=SETTINGS, heading="hardware", setting=True),
@@ -224,6 +279,13 @@ FIELDS = (
     Field("batches", batches, "s", "time breakdown", "batches {}"),
     Field("outside", unit="s", row="time breakdown"),
     Field("rest", _rest, "s", "time breakdown", "rest {}"),
+    Field("warm_up", "warm_up.seconds", "s", row="warm-up", text="{} in no rate, phase or percentile:"),
+    Field("warm_up_steps", "warm_up.steps", "steps", "warm-up"),
+    Field("warm_up_compilation", lambda r: (r.warm_up and r.warm_up.compilation_s) or None, "s", "warm-up",
+          "{} of it torch.compile"),
+    Field("warm_up_observation", lambda r: (r.warm_up and r.warm_up.observation_s) or None, "s", "warm-up",
+          "{} of it observed for FLOP"),
+    Field("unsteady", lambda r: UNSTEADY if r.unsteady else None, row="warm-up"),
     Field("train_time", unit="s", row="train time", text="{} as MLBench counts it"),
     Field("startup_time", unit="s", row="start-up", text="{} from the command to clock start:"),
     Field("startup", _startup, "s", "start-up"),
@@ -233,6 +295,7 @@ FIELDS = (
     Field("samples", unit="samples", row="trained"),
     Field("samples_per_s_per_worker", unit="samples/s", row="throughput", parallel=True,
           text="{} per worker"),
+    Field("tokens_per_s", unit="tokens/s", row="throughput"),
     Field("batch", "step_s", "s", "batch"),
     Field("phase", lambda r: r.phases | _if_any(overlapped_communication=r.overlapped_communication), "s"),
     Field("share", lambda r: shares(r, r.phases), "share", "phases",
@@ -243,12 +306,18 @@ FIELDS = (
           lambda r: shares(r, _if_any(all=r.overlapped_communication)).get("all"), "share", "communication",
           "overlapped with backward {}", parallel=True),
     Field("bytes_sent_per_step", unit="B", row="bytes sent", text="{} per step and worker"),
+    Field("bytes_sent_as", _sent_as, row="bytes sent"),
     Field("bytes_sent_per_gradient_byte", _sent_over_gradients, "ratio", "bytes sent", "{} x its gradients"),
     Field("model_flops_per_s", unit="FLOP/s", row="arithmetic", text="model FLOP/s (all workers) {}"),
     Field("mfu", unit="share", row="arithmetic", text="MFU {}"),
+    Field("mfu_peak", _peak, row="arithmetic", text="of {}"),
     Field("flops_per_sample", unit="FLOP", row="arithmetic", text="{} a sample"),
+    Field("flops_lacking", row="arithmetic", text="FLOP not counted: {}"),
     Field("accuracy_after_time", unit="metric", row="best in budget", text="{} within the time budget"),
     Field("peak_memory_bytes", unit="B", row="GPU memory", text="{} at most on the fullest GPU"),
+    Field("process_memory_bytes", _process_memory, "B", "GPU memory",
+          "{} by the driver, with NCCL and context"),
+    Field("peak_memory_of_ranks", _peaks, "B", "GPU memory", "by rank {}", parallel=True),
     Field("data_cached", _cached, "share", "data", "{} were in memory when the clock started"),
     Field("epoch_rows_share", _epoch_rows, "share", "data", "an epoch takes {} of the training rows"),
     Field("data_rows", unit="rows", row="data"),
@@ -268,6 +337,8 @@ FIELDS = (
     Field("cost/cluster_source", "cost.whole.source", row="whole cluster"),
     Field("cost/cluster_lacking", _lacking, row="whole cluster", text="not in it: {}"),
     Field("transport", _transport, row="transport"),
+    Field("numa_binding", _numa, row="bound to"),
+    Field("gpu_use", _gpu_use, row="GPUs"),
     Field("energy/joules", unit="J", row="energy", text="{} to the last validation:"),
     Field("energy/gpus_joules", "energy.parts.gpus", "J", "energy", "GPUs {}"),
     Field("energy/cpu_packages_joules", "energy.parts.cpu_packages", "J", "energy", "CPU packages {}"),
@@ -276,7 +347,8 @@ FIELDS = (
     Field("energy/carbon_g", unit="g CO2e", row="energy"),
     Field("energy/carbon_source", row="energy"),
     Field("mlbench", row="mlbench", tag=True, page=True),
-    Field("git", _git, row="git", page=True),
+    Field("git", lambda r: _git(r.software.git), row="mlbench", text="commit {}", page=True),
+    Field("script_git", lambda r: _git(r.software.script_git), row="script", text="commit {}", page=True),
     Field("data_hash", row="prepared data (SHA-256)", page=True),
     Field("error", tag=True),
     Field("restarts", lambda r: len(r.restarts), tag=True),
@@ -289,7 +361,7 @@ METRICS = [field for field in FIELDS if field.unit not in ("", "date")]
 
 
 def texts(record: Record) -> dict[str, str]:
-    """Return every value that the record has, for people, by its name; no lists of sentences."""
+    """Return every value that the record has, for people, by its name, without lists of sentences."""
     values = {field: field.value(record) for field in FIELDS}
     return {
         field.name: field.quantity(value, units(record))
@@ -301,8 +373,13 @@ def texts(record: Record) -> dict[str, str]:
 def rows(record: Record) -> dict[str, str]:
     """Return the text of each row of the full card that has a value."""
     values, parts = texts(record), dict[str, list[str]]()
+    if record.experiment.task.name == "script":
+        values = {name: text for name, text in values.items() if name not in NOT_OF_SCRIPTS}
     for field in FIELDS:
         if field.row and field.name in values and not (field.parallel and record.workers == 1):
             text = field.text.format(values[field.name])
             parts.setdefault(field.row, []).append(f"{field.name}={text}" if field.row == SETTINGS else text)
-    return {row: ", ".join(some).replace(":, ", ": ").rstrip(":") for row, some in parts.items()}
+    return {
+        row: ", ".join(some).replace(":, ", ": ").replace(", of ", " of ").rstrip(":")
+        for row, some in parts.items()
+    }

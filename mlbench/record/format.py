@@ -1,4 +1,4 @@
-"""What a person reads: numbers of few digits with their unit, in ASCII, and text without control codes."""
+"""Format values for people: numbers of few digits with unit, in ASCII, and text without control codes."""
 
 import json
 import math
@@ -11,11 +11,11 @@ from mlbench.record.record import RankStats
 
 MINUTE, HOUR, DAY = 60, 3600, 86400  # s
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")  # powers of 1000, SI
-MOST_DIGITS = 6  # digits after the point that tell a value from its goal
+MOST_DIGITS = 6  # digits after the point that distinguish a value from its goal
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as a person says them: 4.1 ms, 12.3 s, 2 min 05 s, 1 h 02 min, 3 d 04 h."""
+    """Return seconds in readable units: 4.1 ms, 12.3 s, 2 min 05 s, 1 h 02 min, 3 d 04 h."""
     if seconds < 0:
         return "-" + duration(-seconds)
     if round(seconds, 1) >= MINUTE:
@@ -47,7 +47,7 @@ def number(value: float) -> str:
 
 
 def factor(value: float) -> str:
-    """Return a ratio as `number` does, with so many digits more that only 1 reads as 1, e.g. 1.004."""
+    """Return a ratio as `number` does, with enough further digits that only 1 reads as 1, e.g. 1.004."""
     digits = 3
     while digits < MOST_DIGITS and value != 1 and float(f"{value:.{digits}g}") == 1:
         digits += 1
@@ -64,7 +64,7 @@ def with_prefix(value: float, unit: str) -> str:
 
 
 def usd(value: float) -> str:
-    """Return a price with cents, or with three significant digits below a dollar; never in powers of ten."""
+    """Return a price with cents, or three significant digits below a dollar, never in powers of ten."""
     if value >= 1 or value == 0:
         return f"{value:,.2f} USD"
     digits = 2 - math.floor(math.log10(value))
@@ -92,7 +92,7 @@ def quantity(value: float | str, unit: str) -> str:
 
 
 def spread(stats: RankStats, unit: str) -> str:
-    """Return the mean over the ranks, with the lowest and highest where digits differ, e.g. 3 MB (2 to 4)."""
+    """Return the mean over the ranks, with lowest and highest if digits differ, e.g. 3 MB (2 to 4)."""
     text, low, high = (quantity(value, unit) for value in (stats.mean, stats.min, stats.max))
     if low == high:
         return text
@@ -112,7 +112,7 @@ WITH_PREFIX = ("B", "B/s", "J", "FLOP", "FLOP/s")
 
 
 def measured(value: float, unit: str, goal: Goal | None) -> str:
-    """Return a metric with its unit and so many digits that rounding never makes it meet or miss the goal."""
+    """Return a metric with its unit and enough digits that rounding never makes it meet or miss the goal."""
     digits = 2
     while goal and digits < MOST_DIGITS and goal.reached(round(value, digits)) != goal.reached(value):
         digits += 1
@@ -120,7 +120,7 @@ def measured(value: float, unit: str, goal: Goal | None) -> str:
 
 
 def target(goal: Goal, unit: str) -> str:
-    """Return what the goal asks of its metric, e.g. >= 95 %."""
+    """Return the goal for the metric, e.g. >= 95 %."""
     return f"{goal.bound} {unit}".rstrip()
 
 
@@ -134,7 +134,7 @@ def printable(text: str, encoding: str = "utf-8") -> str:
 
 
 def last_line(error: str) -> str:
-    """Return the line of an error or traceback that says what went wrong."""
+    """Return the line of an error or traceback that names the cause."""
     lines = [line for line in error.splitlines() if line.strip()]
     return printable(lines[-1]).strip() if lines else "no reason given"
 
@@ -151,7 +151,7 @@ def failures(errors: Mapping[int, str]) -> list[str]:
 
 
 def json_text(values: Any) -> str:
-    """Return JSON; an infinite number, e.g. the time of a missed goal, is "infinite", NaN is null."""
+    """Return JSON. An infinite number, e.g. the time of a missed goal, is "infinite", and NaN is null."""
     return json.dumps(_plain(values), indent=2, allow_nan=False)
 
 

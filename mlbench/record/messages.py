@@ -1,6 +1,6 @@
-"""What the processes of a run tell each other while it lasts: JSON, so the types are those of plain dicts.
+"""Define the messages between the processes of a run: JSON, so the types are those of plain dicts.
 
-Whoever reads a log gets the same values typed and checked (`record.Validation`, `phases.PhaseTimes`).
+Readers of a log get the same values typed and checked (`record.Validation`, `phases.PhaseTimes`).
 """
 
 from typing import Any, NotRequired, TypedDict, final
@@ -26,7 +26,7 @@ class RankValidation(TypedDict):
 
 
 class Report(TypedDict):
-    """What a rank reports to the controller: the validations since its last report."""
+    """The message of a rank to the controller: the validations since its last report."""
 
     started_at: float  # s since 1970, the first access to training data
     rank: int
@@ -38,7 +38,7 @@ class Report(TypedDict):
 
 @final
 class Progress(TypedDict):
-    """Where a worker's training is."""
+    """The progress of a worker's training."""
 
     rank: int
     epoch: float
@@ -51,7 +51,7 @@ class Progress(TypedDict):
 
 @final
 class Activity(TypedDict):
-    """What a worker does that is no training."""
+    """A worker's activity other than training."""
 
     rank: NotRequired[int]
     doing: str

@@ -1,10 +1,10 @@
-"""Whether a point may be called official, and each of its runs be one of its runs; if not, every reason why.
+"""Decide whether a point is official and which runs may belong to it. If not, return every reason.
 
-No single run is official: seeds differ by a factor of two in time, and who may choose one chooses the time.
-The facts are those of the run's own log. They are compared with what the version that measured was frozen
-with: recipes and goals, sources, and the published data sets. official.json is this version's, and
-releases/VERSION.json a released one's, so that later versions judge its results, too. Sources and data that
-it does not know (null) make no official result.
+No single run is official: times differ by a factor of two between seeds, so choosing a seed would choose the
+time. The facts are those of the run's log. They are compared with the frozen references of the version that
+measured: recipes and goals, sources, and the published data sets. official.json is this version's reference,
+and releases/VERSION.json that of a release, so that later versions judge its results, too. Unknown sources
+and data (null) make no official result.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ FILE, RELEASES = "official.json", "releases"
 IMPORTED = "imported: what it claims was not measured here"
 MISSED = "the goal was not reached"  # counts as infinite time, in official points, too
 REACHED = ("goal_reached", "completed")
-DEVELOPMENT = ".dev"  # stands in a version between two releases (PEP 440)
+DEVELOPMENT = ".dev"  # marks a version between two releases (PEP 440)
 FEWEST_SEEDS = 5  # runs whose range holds the median in 94 % of studies (docs/statistics.md)
 # Variables that lower the precision of arithmetic, and the values that do not.
 PRECISION = {
@@ -35,7 +35,7 @@ PRECISION = {
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("0",),
     "NVIDIA_TF32_OVERRIDE": ("0",),
 }
-# Where the device plug-in of GKE mounts the driver (cloud.google.com, "About GPUs in GKE"); the image has it
+# GKE's device plugin mounts the driver here (cloud.google.com, "About GPUs in GKE"), and the image has it
 DRIVER = ("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64")
 # Of these variables each changes what computes, what code runs or what is measured, but for those after them.
 CHANGING = {
@@ -56,8 +56,8 @@ CHANGING = {
     )),
     "changes what mlbench measures": (("MLBENCH_*",), (
         "MLBENCH_CONFIG_DIR",  # its choices are deviations
-        "MLBENCH_EMULATION", "MLBENCH_EVENT_STREAM", "MLBENCH_OWNER", "MLBENCH_PARENT", "MLBENCH_RAY_ADDRESS",
-        "MLBENCH_SUBMITTED_AT",  # of mlbench's own commands
+        "MLBENCH_ADDED", "MLBENCH_EMULATION", "MLBENCH_EVENT_STREAM", "MLBENCH_OWNER", "MLBENCH_PARENT",
+        "MLBENCH_RAY_ADDRESS", "MLBENCH_SUBMITTED_AT",  # of mlbench itself, its commands
     )),
 }  # fmt: skip
 
@@ -70,7 +70,7 @@ class Recipe(Values):
 
 
 class PublishedDataset(Values):
-    """A published data set; None: not known."""
+    """A published data set (None: unknown)."""
 
     rows: dict[str, int] | None  # by split
     inputs: dict[str, str] | None  # SHA-256 of the published files, by name
@@ -81,8 +81,8 @@ class FrozenReference(Values):
     """The frozen reference of one version of mlbench."""
 
     version: str
-    released: str | None = None  # the last version that was; None: none yet
-    sources: str | None  # provenance.sources(); None until the version is released
+    released: str | None = None  # the last released version (None: none yet)
+    sources: str | None  # provenance.sources(), None until the version is released
     measuring: dict[str, str]  # by released Major.Minor, the hash of what can move a number
     recipes: dict[str, Recipe]  # by "task/recipe"
     datasets: dict[str, PublishedDataset]  # by name
@@ -98,7 +98,7 @@ def reference(version: str = mlbench.__version__) -> FrozenReference:
 
 
 def eligible(reasons: Sequence[str]) -> bool:
-    """Return whether a run may count in an official point: nothing but a missed goal speaks against it."""
+    """Return whether a run may count in an official point. Only a missed goal is no obstacle."""
     return set(reasons) <= {MISSED}
 
 
@@ -118,7 +118,7 @@ def reasons(
     sealed: bool,
     frozen: FrozenReference,
 ) -> list[str]:
-    """Return why a run is none of an official point's, one sentence each; empty for one that may be.
+    """Return why a run cannot belong to an official point, one sentence each, or [] if it can.
 
     sealed: whether its event log has the checksum that the command wrote at its end.
     """
@@ -130,10 +130,10 @@ def reasons(
         sentences += _of_data(experiment.task.dataset, result, frozen)
     if not sentences and is_comparable(start.mlbench):
         fields = compose.undeclared(experiment.plain(), start.deviations)
-        sentences += [f"{field} is not the reference's, and no deviation says so" for field in fields]
+        sentences += [f"{field} differs from the reference without a recorded deviation" for field in fields]
     sentences += _of_code(start, result.nodes, frozen)
     sentences += _of_environment(start, result.nodes)
-    sentences += [  # of logs until 0.2.0; since then what other processes used is measured, a caveat
+    sentences += [  # of logs until 0.2.0. Since then what other processes used is measured, a caveat
         f"the machine was busy: {warning}" for warning in start.warnings if "load average" in warning
     ]
     sentences += [f"caveat: {caveat}" for caveat in caveats]
@@ -147,9 +147,9 @@ def reasons(
 
 
 def of_point(runs: Sequence[Record], attempts: Sequence[Record], history: History) -> list[str]:
-    """Return why a point is not official, one sentence each; empty for one that is.
+    """Return why a point is not official, one sentence each, or [] if it is.
 
-    runs: those that count, one a seed; attempts: all of the point.
+    runs: those that count, one a seed. attempts: all of the point.
     """
     counted, drawn = {run.seed for run in runs}, history.drawn
     unlogged = drawn - history.logged
@@ -189,7 +189,8 @@ def _of_the_choice(experiment: Experiment, status: str) -> Iterator[str]:
         elif status != "goal_reached":
             yield MISSED
     elif status != "completed":
-        yield f"the run is {status.replace('_', ' ')}"
+        reached = status == "goal_reached"
+        yield "the task has no official goal" if reached else f"the run is {status.replace('_', ' ')}"
 
 
 def _of_recipe(experiment: Experiment, frozen: FrozenReference) -> Iterator[str]:
@@ -214,7 +215,7 @@ def _of_data(name: str, result: WorkerResult, frozen: FrozenReference) -> Iterat
         ("prepared files", published.prepared, result.data_files),
     ):
         if expected is None:
-            yield f"the reference does not know the {what} of the published {name}"
+            yield f"the reference has no {what} of the published {name}"
         elif expected != given:
             yield f"the {what} of the data set are not those of the published {name}"
 
@@ -227,7 +228,7 @@ def _of_code(start: RunStart, nodes: list[Node], frozen: FrozenReference) -> Ite
     elif start.mlbench != frozen.version:
         yield f"it was measured by mlbench {start.mlbench}, the reference is of {frozen.version}"
     elif frozen.sources is None:
-        yield f"mlbench {frozen.version} is not released: the reference does not know its sources"
+        yield f"mlbench {frozen.version} is not released: the reference lacks its sources"
     elif software.sources != frozen.sources:
         yield f"the sources are not those that mlbench {frozen.version} was released with"
     if software.git is not None and software.git.dirty:

@@ -1,4 +1,4 @@
-"""What a cloud charges beside the workers: head, control plane, disks, NAT gateway, minimum billing."""
+"""Price what a cloud charges in addition to workers: head, control plane, disks, NAT gateway, minimum."""
 
 from functools import cache
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 import yaml
 from pydantic import Field
 
-from mlbench.config.errors import UserError
+from mlbench.config.errors import ResultError
 from mlbench.config.experiment import FrozenModel, Hardware, NonNegativeFloat, PositiveFloat, PositiveInt
 
 HOURS_PER_MONTH = 730  # h, 365 days of 24 h over 12, as providers compute
@@ -33,37 +33,37 @@ class Overhead(FrozenModel):
 
 @cache
 def overhead(provider: str) -> Overhead:
-    """Return the prices of a provider's cluster; UserError for a provider that has none."""
+    """Return the prices of a provider's cluster. Raises UserError for a provider that has none."""
     prices = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
     if provider not in prices:
-        raise UserError(f"no prices of a cluster are known for {provider}", hint="gke and aws have them")
+        raise ResultError(f"no cluster prices for {provider}", hint="gke and aws have them")
     return Overhead.model_validate(prices[provider])
 
 
 def hourly(hardware: Hardware, nodes: int, *, spot: bool, disk_gb: int | None = None) -> dict[str, float]:
-    """Return USD an hour by part of a cluster with this many worker nodes; the head is on demand.
+    """Return USD an hour by part of a cluster with this many worker nodes. The head is on demand.
 
-    `disk_gb` is the size of a boot disk; None: the provider's usual one. Raises UserError where the hardware
-    has no machine, no price, or no spot price that was asked for, or its disk has no price.
+    `disk_gb` is the size of a boot disk (None: the provider's usual one). Raises UserError if the hardware
+    has no machine, no price, or no requested spot price, or if its disk has no price.
     """
     machine, price = hardware.machine, hardware.price
     if machine is None or price is None:
         lacks = "no price" if machine else "no machine of a cloud"
-        raise UserError(
-            f"hardware={hardware.name} has {lacks}, so a cluster of it has none",
-            hint="choose another profile, or state a price in your price file (docs/clusters.md)",
+        raise ResultError(
+            f"hardware={hardware.name} has {lacks}, so a cluster of it has no price",
+            hint="choose another profile, or add a price to your price file (docs/clusters.md)",
         )
     worker = price.usd_per_hour_spot if spot else price.usd_per_hour
     if worker is None:
-        raise UserError(
-            f"hardware={hardware.name} states no spot price",
-            hint="say spot=false, or state the spot price in your price file (docs/clusters.md)",
+        raise ResultError(
+            f"hardware={hardware.name} has no spot price",
+            hint="give spot=false, or add the spot price to your price file (docs/clusters.md)",
         )
     beside = overhead(machine.provider)
     prices, disk = beside.disk_usd_per_gb_month, machine.disk_type or beside.disk_type
     if disk not in prices:
-        raise UserError(
-            f"no price is known of the disk {disk} that hardware={hardware.name} needs",
+        raise ResultError(
+            f"no price for the disk {disk} of hardware={hardware.name}",
             hint="choose another profile",
         )
     usd_per_gb_month = prices[beside.disk_type] + nodes * prices[disk]

@@ -1,6 +1,6 @@
-"""Which code made a result: versions, sources, checkout, and settings of the environment without secrets.
+"""Record the code that made a result: versions, sources, checkout, and environment without secrets.
 
-Everything is read when it is called for; what cannot be read is None, never a guess.
+Everything is read at the time of the call. What cannot be read is None, never a guess.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from mlbench.record import startup_code
 from mlbench.record.record import Git, Software
 
 CHECKOUT = Path(mlbench.__file__).resolve().parent.parent
-# Everything that mlbench imports itself; a test compares the list with the code.
+# Everything that mlbench itself imports. A test compares the list with the code.
 PACKAGES = (
     "altair",
     "filelock",
@@ -59,12 +59,12 @@ PRESENTATION = (
     "report",
     "terminal",
     "tracking",
-    "wings",  # those that decide numbers are among `plugins.packages`, as other packages are
+    "plugins",  # those that decide numbers are among `plugins.packages`, as other packages are
     "__main__.py",
     "cluster.py",
     "data.py",
     "predict.py",
-    "results.py",
+    "results",
 )
 # The variables that change speed, results or a calibration. No others are recorded: they may hold secrets.
 ENVIRONMENT = (
@@ -127,13 +127,13 @@ def software() -> Software:
 def sources() -> str:
     """Return the SHA-256 of mlbench's Python files and configuration as they lie on disk."""
     package = Path(mlbench.__file__).parent
-    roots = (package, "*.py"), (plugins.own_conf(), "*.yaml"), (package / "wings", "*.yaml")
+    roots = (package, "*.py"), (plugins.own_conf(), "*.yaml"), (package / "plugins", "*.yaml")
     return _hashed(file for root, pattern in roots for file in _files(root, pattern))
 
 
 @cache
 def code() -> str:
-    """Return the SHA-256 of the Python files that decide a measurement, those of plug-ins among them.
+    """Return the SHA-256 of the Python files that decide a measurement, those of plugins among them.
 
     Configuration is not in it: a run's key has the resolved values.
     """
@@ -165,14 +165,14 @@ def environment() -> dict[str, str]:
 
 
 def settings(software: Software) -> dict[str, str]:
-    """Return the variables by which somebody chose how a run computes."""
+    """Return the variables that a user set to choose how a run computes."""
     return {name: value for name, value in software.environment.items() if not listed(name, OWN)}
 
 
-def git(checkout: Path) -> Git | None:
-    """Return the commit and whether files differ from it (untracked ones count).
+def git(checkout: Path, *, within: bool = False) -> Git | None:
+    """Return the commit and whether files differ from it (untracked ones, too; within: only those of Python).
 
-    None where `checkout` is not the top of a git work tree with a commit, or git is missing.
+    None if `checkout` is not the top of a git work tree with a commit, or within: in one, or git is missing.
     """
     # Without the variables that a hook sets, and without a lock that would disturb a commit.
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
@@ -184,8 +184,13 @@ def git(checkout: Path) -> Git | None:
 
     try:
         top, sha = ask("rev-parse", "--show-toplevel", "HEAD").splitlines()
-        if Path(top).resolve() != checkout.resolve():
+        if not within and Path(top).resolve() != checkout.resolve():
             return None
-        return Git(sha=sha, dirty=bool(ask("status", "--porcelain")))
+        if not within:
+            return Git(sha=sha, dirty=bool(ask("status", "--porcelain")))
+        changed = ask("status", "--porcelain", "--untracked-files=no")
+        # A script writes its results where it lies, but what it runs may be new.
+        changed += ask("ls-files", "--others", "--exclude-standard", "--", "*.py")
+        return Git(sha=sha, dirty=bool(changed))
     except (OSError, subprocess.SubprocessError):
         return None

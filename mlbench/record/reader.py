@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from mlbench.config.errors import UserError, is_comparable, unreadable
+from mlbench.config.errors import ResultError, UserError, is_comparable, unreadable
 from mlbench.record import consistency, events, official
 from mlbench.record.build_record import verify_against_log
 from mlbench.record.record import Record
@@ -18,10 +18,10 @@ _real = cache(os.path.realpath)  # of many records it is one path
 
 
 def load(path: Path) -> Record:
-    """Read a record.json; raises FileNotFoundError, or UserError where it cannot be used.
+    """Read a record.json. Raises FileNotFoundError, or UserError if it cannot be used.
 
-    That is where this version cannot read it, and where it contradicts itself. One that may count in an
-    official point does so only if the event log beside it says the same.
+    A record cannot be used if this version cannot read it, or if it contradicts itself. A record that may
+    count in an official point must also agree with its event log.
     """
     values = None
     try:
@@ -33,7 +33,7 @@ def load(path: Path) -> Record:
     except (OSError, ValueError, ArithmeticError, RecursionError) as error:
         raise unreadable(path, values, hint=_hint(path)) from error
     if wrong:
-        raise UserError(f"{path} was changed or is damaged: {wrong}", hint=_hint(path))
+        raise ResultError(f"{path} was changed or is damaged: {wrong}", hint=_hint(path))
     record = _located(record, path.parent)
     return _as_logged(record, path.parent) if official.eligible(record.official_reasons) else record
 
@@ -72,9 +72,9 @@ def verdict(folder: Path) -> tuple[str, str]:
 
 
 def find_all(output_root: Path, trials: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[Record]]:
-    """Return the records of runs measured here by key and seed, oldest first; each record is read once.
+    """Return the records of runs measured here by key and seed, oldest first. Each record is read once.
 
-    A run folder's name ends in the seed. Runs that were imported do not count: they are of other machines.
+    A run folder's name ends in the seed. Imported runs do not count, because they are of other machines.
     """
     runs: dict[tuple[str, int], list[Record]] = {trial: [] for trial in trials}
     ends = {f"{seed:x}" for _, seed in runs}
@@ -92,29 +92,29 @@ def find_all(output_root: Path, trials: Iterable[tuple[str, int]]) -> dict[tuple
 
 
 def command_line(output_root: Path, name: str, *words: str) -> str:
-    """Return the line of mlbench.NAME for runs that may lie elsewhere than `runs`, the default."""
-    command = ["python", "-m", f"mlbench.{name}", *words]
+    """Return the line of `mlbench NAME` for runs that may lie elsewhere than `runs`, the default."""
+    command = ["mlbench", name, *words]
     if output_root.absolute() != Path("runs").absolute():
         command.append(f"output_root={output_root}")
     return shlex.join(command)
 
 
 def results_command(verb: str, output_root: Path, *words: str) -> str:
-    """Return the command line of mlbench.results (see `command_line`)."""
+    """Return the command line of `mlbench results` (see `command_line`)."""
     return command_line(output_root, "results", verb, *words)
 
 
 def _hint(path: Path) -> str:
     sync = results_command("sync", path.parent.parent)
     delete = results_command("delete", path.parent.parent, path.parent.name)
-    return f"{sync} makes it again from a whole event log; {delete} deletes the run"
+    return f"{sync} makes it again from a complete event log, {delete} deletes the run"
 
 
 def _located(record: Record, folder: Path) -> Record:
-    """Return the record with the output_root where it was recorded, if its folder is not there.
+    """Return the record, with `recorded_in` set to its original output_root if its folder is not there.
 
-    It was then copied, moved, or mounted elsewhere. A run that was submitted was recorded in its cluster, and
-    an imported one elsewhere anyway.
+    The folder was then copied, moved, or mounted elsewhere. A submitted run was recorded in its cluster, and
+    an imported one always elsewhere.
     """
     there, here = record.experiment.output_root, os.path.abspath(folder.parent)
     if record.imported or record.submission or there.is_absolute() and _real(str(there)) == _real(here):

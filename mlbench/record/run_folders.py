@@ -1,4 +1,4 @@
-"""The runs below an output_root, as folders: one a run, named as the run."""
+"""Find the runs below an output_root: one folder a run, named as the run."""
 
 import os
 import re
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlbench.config.errors import UserError
+from mlbench.config.errors import ResultError, UserError
 from mlbench.record import events, reader
 from mlbench.record import study as studies
 from mlbench.record.reader import command_line, results_command
@@ -18,14 +18,14 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # a folder's name, nev
 def records(output_root: Path) -> tuple[list[Record], list[str]]:
     """Return all records, oldest first, and a sentence for every folder whose record cannot be used.
 
-    A record's run_id is its folder's name, so whoever has a record knows its folder.
+    A record's run_id is the name of its folder.
     """
     complaints: list[str] = []
     return list(readable(output_root, complaints.append)), complaints
 
 
 def readable(output_root: Path, complain: Callable[[str], Any] | None = None) -> Iterator[Record]:
-    """Yield the records that can be used, oldest first, one after the other: so many need no memory.
+    """Yield the records that can be used, oldest first, one after the other, to save memory.
 
     `complain` is called with a sentence for every folder whose record cannot be used.
     """
@@ -40,11 +40,11 @@ def readable(output_root: Path, complain: Callable[[str], Any] | None = None) ->
 
 
 def load(folder: Path) -> Record:
-    """Return the record of a run's folder; UserError where it cannot be used or is another run's."""
+    """Return the record of a run's folder. Raises UserError if it cannot be used or is another run's."""
     path = folder / "record.json"
     record = reader.load(path)
     if record.run_id != folder.name:
-        raise UserError(f"{path} is the record of another run, {record.run_id}")
+        raise ResultError(f"{path} is the record of another run, {record.run_id}")
     return record
 
 
@@ -73,10 +73,10 @@ def damaged(output_root: Path, word: str) -> Path | None:
 
 
 def matching(names: Sequence[str], word: str) -> list[str]:
-    """Return the runs that a word names; `names` are oldest first.
+    """Return the runs that a word names, from `names`, oldest first.
 
-    That is the run of this whole name, for `last` the newest, else those whose name ends in -word, else those
-    that have the word anywhere.
+    That is the run of this whole name, or for `last` the newest. Otherwise it is the runs with a name that
+    ends in -word, or else those that contain the word.
     """
     if word == "last":
         return list(names[-1:])
@@ -96,19 +96,19 @@ def folder(output_root: Path, word: str) -> Path:
     if len(matches) == 1:
         return output_root / matches[0]
     if not word.strip():
-        raise UserError(f"{word!r} names no run", hint=results_command("show", output_root, "last"))
+        raise ResultError(f"{word!r} matches no run", hint=results_command("show", output_root, "last"))
     if not runs and word == "last":
         hint = f"{command_line(output_root, 'run')} makes one"
-        raise UserError(f"there is no finished run in {output_root}", hint=hint)
+        raise ResultError(f"no finished run in {output_root}", hint=hint)
     if not matches:
         unfinished = (output_root / word / events.NAME).exists()
         hint = results_command("sync" if unfinished else "list", output_root)
         if is_study(output_root, word):
             hint = f"it is a study: {results_command('show', output_root, f'study:{word}')}"
-        raise UserError(f"no finished run in {output_root} is called {word!r}", hint=hint)
-    raise UserError(
-        f"{word!r} is a part of {len(matches)} runs' names",
-        hint=f"the newest are {', '.join(matches[-2:])}; last is the newest of all",
+        raise ResultError(f"no finished run in {output_root} matches {word!r}", hint=hint)
+    raise ResultError(
+        f"{word!r} matches {len(matches)} runs",
+        hint=f"the newest are {', '.join(matches[-2:])}, 'last' is the newest of all",
     )
 
 
@@ -119,11 +119,11 @@ def study(
     members: Sequence[str] | None = None,
     complain: Callable[[str], Any] | None = None,
 ) -> list[Record]:
-    """Return the records of a study: those of its plan, and those that say that they are of it.
+    """Return the records of a study: those of its plan, and those that name it.
 
-    Imported runs come without a plan. `members` are the runs of which the caller knows that they say so;
-    no others are then read. Else `complain` is called with what the answer lacks: see `readable`, and trials
-    of the plan. UserError if there is neither a plan nor a run of this name.
+    Imported runs come without a plan. `members` are the runs that the caller found to name the study, and no
+    others are then read. Otherwise `complain` is called with what the result lacks: see `readable`, and
+    trials of the plan. Raises UserError if there is neither a plan nor a run of this name.
     """
     plan = studies.load(studies.folder(output_root, name))
     planned = studies.records(plan, output_root) if plan else []
@@ -133,7 +133,7 @@ def study(
         planned += [run for run in named if run.run_id not in own]
     if plan is None and not planned and not members:
         plans = sorted(path.parent.name for path in (output_root / "studies").glob(f"*/{studies.PLAN}"))
-        raise UserError(f"there is no study {name!r}", hint=f"studies: {', '.join(plans) or 'none'}")
+        raise ResultError(f"unknown study {name!r}", hint=f"studies: {', '.join(plans) or 'none'}")
     if complain and plan:
         trials = {trial.id for trial in studies.trials(plan)}
         done = {studies.trial_id(run.key, run.seed) for run in planned}
@@ -143,6 +143,6 @@ def study(
         if lost := (trials & done) - logged:
             complain(
                 f"study {name}: its log {studies.LOG} has no attempt at {len(lost)} of {len(trials)} planned "
-                "runs, so nobody knows how many were deleted"
+                "runs, so the number of deleted runs is unknown"
             )
     return planned

@@ -1,7 +1,7 @@
-"""Code that Python ran in this process before mlbench, or that stands in front of mlbench's own.
+"""List code that Python ran in this process before mlbench, or that shadows mlbench's code.
 
-Such code can replace the clock or the training without a changed source file. What every installation has is
-known by its content and left out.
+Such code can replace the clock or the training without a changed source file. Files that every installation
+has are known by their content and left out.
 """
 
 import ast
@@ -37,12 +37,12 @@ else:
 """
 PRELOAD = Path("/etc/ld.so.preload")  # libraries that the loader puts into every process, ld.so(8)
 REPLACED = "distutils"  # of the standard library's modules the one that setuptools replaces
-UNCHECKED = 0b01  # flags of a compiled file that is used whatever its source says, PEP 552
+UNCHECKED = 0b01  # flags of a compiled file that is used whatever its source has, PEP 552
 
 
 @cache
 def files() -> dict[str, str]:
-    """Return the SHA-256 of each such file by its name; of a flag of the interpreter, its value."""
+    """Return the SHA-256 of each such file by its name, and the values of interpreter flags."""
     entries = {f"{path.parent.name}/{path.name}": _digest(path) for path in _paths()}
     entries |= {f"sys.flags.{name}": str(value) for name in FLAGS if (value := getattr(sys.flags, name))}
     return entries | ({"sys.pycache_prefix": "set"} if sys.pycache_prefix else {})
@@ -98,7 +98,7 @@ def _harmless(path: Path) -> bool:
 
 
 def _origin(name: str) -> Path | None:
-    """Return the file of a module; None where there is none."""
+    """Return the file of a module, or None if it has none."""
     with suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(name)
         return Path(spec.origin) if spec is not None and spec.origin else None

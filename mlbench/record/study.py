@@ -1,8 +1,8 @@
-"""A study on disk: its question, which points it measures, how often, with which seeds, and what is done.
+"""Store a study: its question, the points it measures, how often, with which seeds, and its progress.
 
 `study.yaml` is the plan. It is written before anything starts, so a sweep that was killed goes on with the
-same seeds; what is done follows from the records of the runs alone. `trials.jsonl` is the log of all
-attempts, appended as they happen.
+same seeds. Progress follows from the records of the runs alone. `trials.jsonl` is the log of all attempts,
+appended as they happen.
 """
 
 import secrets
@@ -19,9 +19,10 @@ from pydantic import AliasChoices, Field
 import mlbench
 from mlbench import clock
 from mlbench.config import strict_yaml
-from mlbench.config.errors import UserError, unreadable
+from mlbench.config.errors import ResultError, UserError, unreadable
 from mlbench.config.experiment import Experiment, FrozenModel
 from mlbench.config.identity import key
+from mlbench.config.overrides import typed
 from mlbench.record import events, format, reader
 from mlbench.record.attempts import History
 from mlbench.record.record import FINISHED, Record
@@ -40,15 +41,15 @@ Overrides = Annotated[tuple[str, ...], Field(validation_alias=AliasChoices("over
 
 
 class StudyPoint(FrozenModel):
-    """One experiment; every seed is one run of it. The overrides are those of mlbench.run."""
+    """One experiment. Every seed is one run of it. The overrides are those of mlbench.run."""
 
     key: str
     overrides: Overrides
     seeds: tuple[int, ...]
-    drawn: tuple[int, ...] = ()  # those of them that the sweep drew; the others were given
+    drawn: tuple[int, ...] = ()  # those of them that the sweep drew, as opposed to given ones
 
     def extended(self, repeats: int, given: Sequence[int] | None = None) -> "StudyPoint":
-        """Return the point with the `given` seeds as well; by default with new ones drawn up to `repeats`."""
+        """Return the point with the `given` seeds as well, by default with new ones drawn up to `repeats`."""
         seeds = [*self.seeds, *(seed for seed in given or () if seed not in self.seeds)]
         while given is None and len(seeds) < repeats:
             seed = secrets.randbelow(SEEDS)
@@ -79,7 +80,7 @@ class Study(FrozenModel):
 
 
 class Trial(NamedTuple):
-    """One run that a study asks for."""
+    """One run that a study plans."""
 
     point: StudyPoint
     repeat: int  # counted from 0
@@ -100,7 +101,7 @@ def trial_id(key: str, seed: int) -> str:
 
 
 def folder(output_root: Path, name: str) -> Path:
-    """Return where a study's plan, log and report lie."""
+    """Return the folder of a study's plan, log and report."""
     return output_root / "studies" / name
 
 
@@ -118,7 +119,7 @@ def new(name: str, *, question: str) -> Study:
 
 
 def load(path: Path) -> Study | None:
-    """Return the study in a folder, None if there is none; UserError if it cannot be read."""
+    """Return the study in a folder, None if there is none. Raises UserError if it cannot be read."""
     values = None
     try:
         values = strict_yaml.load((path / PLAN).read_text())
@@ -130,7 +131,7 @@ def load(path: Path) -> Study | None:
 
 
 def save(study: Study, path: Path) -> None:
-    """Write the plan; a reader finds the old one or the new one, never a part."""
+    """Write the plan atomically: a reader finds the old one or the new one, never a part."""
     path.mkdir(parents=True, exist_ok=True)
     part = path / f"{PLAN}.part"
     part.write_text(yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False, width=110))
@@ -167,15 +168,14 @@ def with_another_seed(study: Study, keys: Collection[str]) -> Study:
 
 
 def trials(study: Study) -> list[Trial]:
-    """Return all trials, point by point; `studies.session` has the order in which they run."""
+    """Return all trials, point by point. `studies.session` has the order in which they run."""
     return [Trial(point, repeat, seed) for point in study.points for repeat, seed in enumerate(point.seeds)]
 
 
 def commands(study: Study) -> tuple[str, ...]:
     """Return the command lines that made the study, with the seeds it drew they make it again."""
     return tuple(
-        shlex.join(["python", "-m", "mlbench.sweep", *invocation.overrides])
-        for invocation in study.invocations
+        shlex.join(["mlbench", "sweep", *typed(invocation.overrides)]) for invocation in study.invocations
     )
 
 
@@ -186,7 +186,7 @@ def attempts(trials: Iterable[Trial], output_root: Path) -> dict[str, list[Recor
 
 
 def records(study: Study, output_root: Path) -> list[Record]:
-    """Return every attempt at every trial, points in their order; `attempts.results` says which count."""
+    """Return every attempt at every trial, points in order. `attempts.results` selects those that count."""
     return [run for runs in attempts(trials(study), output_root).values() for run in runs]
 
 
@@ -205,9 +205,9 @@ def lost_attempts(path: Path, records: Sequence[Record]) -> list[str]:
 
 
 def histories(output_root: Path, *, runs: Collection[str] | None = None) -> dict[str, History]:
-    """Return what all studies know of their points, by key; a study that cannot be read knows nothing.
+    """Return the histories of points in all readable studies, by key.
 
-    `runs`: the names of all runs that are there (default: those in output_root, but for unreadable records).
+    `runs`: the names of all existing runs (default: those in output_root, except for unreadable records).
     """
     result: dict[str, History] = {}
     for path in sorted((output_root / "studies").glob(f"*/{PLAN}")):
@@ -247,7 +247,7 @@ def _is_unfinished(folder: Path) -> bool:
 
 
 def attempts_log(path: Path) -> list[dict[str, Any]]:
-    """Return the events of the log in a study's folder; none where it is not there."""
+    """Return the events of the log in a study's folder, or none if there is no log."""
     return events.read(path / LOG) if (path / LOG).is_file() else []
 
 
@@ -258,20 +258,20 @@ def logged_trials(log: Iterable[dict[str, Any]]) -> set[str]:
 
 
 def check_versions(study: Study, experiments: Mapping[str, Experiment]) -> None:
-    """Raise UserError where a point's key is not what its words give today; experiments are by key."""
+    """Raise UserError if a point's words give another key today, as experiments are found by key."""
     stale = [name for name, experiment in experiments.items() if key(experiment) != name]
     if stale:
-        raise UserError(
+        raise ResultError(
             f"study {study.name} was planned with mlbench {study.mlbench}, another torch or other files in "
-            f"conf/: {len(stale)} of its points mean something else now",
+            f"conf/: {len(stale)} of its points have a different meaning",
             hint="give another study=NAME: results of two versions are not comparable (rule R9)",
         )
 
 
 def check_data(study: Study, data: Mapping[str, str | None], *, output_root: Path) -> None:
-    """Raise UserError where finished runs of the study were made from other data than is there now.
+    """Raise UserError if finished runs of the study used other data than the current data.
 
-    `data` are the hashes of the manifests by the points' keys; None, or no entry: nobody knows.
+    `data` are the hashes of the manifests by the points' keys. None, or no entry: unknown.
     """
     stale = [
         run.run_id
@@ -279,8 +279,8 @@ def check_data(study: Study, data: Mapping[str, str | None], *, output_root: Pat
         if run.status in FINISHED and data.get(run.key) not in (None, run.data_hash)
     ]
     if stale:
-        raise UserError(
-            f"study {study.name} has runs on other data than is there now, e.g. {stale[-1]}: results on "
+        raise ResultError(
+            f"study {study.name} has runs on other data than the current data, e.g. {stale[-1]}: results on "
             "different data are not comparable",
             hint="restore the data, or give another output_root",
         )
@@ -288,12 +288,12 @@ def check_data(study: Study, data: Mapping[str, str | None], *, output_root: Pat
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the study for this process; UserError if another has it. The kernel frees it after a kill -9."""
+    """Hold the study for this process. Raises UserError if another has it. A kill -9 frees it, too."""
     path.mkdir(parents=True, exist_ok=True)
     try:
         lock = FileLock(path / ".lock", timeout=LOCK_S).acquire()
     except Timeout as error:
-        raise UserError(
+        raise ResultError(
             f"study {path.name} is being measured by another process", hint="wait for it"
         ) from error
     with lock:

@@ -1,4 +1,4 @@
-"""Temporary folders that a later command removes where the one that made them was killed.
+"""Create temporary folders that a later command removes if their process was killed.
 
 A folder is locked (flock(2)) for as long as the process that made it lives. The kernel frees the lock also
 after kill -9, and it holds across containers that share the folder.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 PREFIX = "mlb-"  # short, as Ray's sockets lie below (ray_env.require_short_paths)
 MARKER = ".mlbench"  # an empty file in each of them: another program's folder may have a name like theirs
-ATTEMPTS = 10  # to make one: another command may take it for abandoned before it is locked; and to remove one
+ATTEMPTS = 10  # to make one (another command may remove it before it is locked), and to remove one
 PAUSE_S = 0.1  # s between two attempts to remove one
 _open: set[Path] = set()  # this process's
 _lock_of_open = threading.Lock()
@@ -25,12 +25,12 @@ _ended = threading.Event()
 
 
 def root() -> Path:
-    """Return the folder in which they are made: where Ray would make its own."""
+    """Return the folder in which they are made, the same that Ray uses for its folders."""
     return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
 
 
 def create() -> tuple[Path, int | None]:
-    """Make a folder that only this user can read; return it, and its lock to close (None: no locks there)."""
+    """Make a folder that only this user can read. Return it and its lock to close (None: no locks there)."""
     for _ in range(ATTEMPTS - 1):
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root()))
         if (descriptor := _lock(path)) is not None:
@@ -43,9 +43,9 @@ def create() -> tuple[Path, int | None]:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """Yield a new folder; it is removed with the block.
+    """Yield a new folder, which is removed with the block.
 
-    Raises RuntimeError in a thread that outlives the main one: nobody would remove the folder.
+    Raises RuntimeError in a thread that outlives the main one, because the folder would never be removed.
     """
     with _lock_of_open:
         if _ended.is_set():
@@ -58,13 +58,13 @@ def folder() -> Iterator[Path]:
         yield path
     finally:
         remove(path)
-        _open.discard(path)  # not before: where the process ends meanwhile, _remove_all removes the rest
+        _open.discard(path)  # not before: if the process ends meanwhile, _remove_all removes the rest
         if descriptor is not None:
             os.close(descriptor)
 
 
 def remove(path: Path) -> None:
-    """Remove a folder, into which an ended process may just have written; or leave it to a later command."""
+    """Remove a folder, or leave it to a later command if an ended process may just have written to it."""
     for _ in range(ATTEMPTS):
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():
@@ -79,12 +79,12 @@ def _remove_all() -> None:
     with _lock_of_open:
         _ended.set()
     for path in tuple(_open):
-        with suppress(OSError):  # under another name nobody writes into it while it is removed
+        with suppress(OSError):  # renamed, so that no process writes into it while it is removed
             remove(path.rename(f"{path}-"))
 
 
 def abandoned() -> Iterator[Path]:
-    """Yield this user's folders whose makers have ended; each is locked until the next one is asked for."""
+    """Yield this user's folders whose makers have ended. Each is locked until the next is requested."""
     for path in sorted(root().glob(f"{PREFIX}*")):
         if (descriptor := _lock(path)) is not None:
             try:
@@ -95,7 +95,7 @@ def abandoned() -> Iterator[Path]:
 
 
 def _lock(path: Path) -> int | None:
-    """Lock a folder of this user's; None where somebody else has it, or has removed it."""
+    """Lock a folder of this user's. None if another process has it, or has removed it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

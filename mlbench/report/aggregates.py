@@ -1,4 +1,4 @@
-"""The aggregates of a study as flat rows, one a point: for files, for MLflow and for scripts."""
+"""Build the aggregates of a study as flat rows, one a point: for files, for MLflow and for scripts."""
 
 import math
 import re
@@ -8,9 +8,8 @@ from typing import Any
 
 from mlbench.analysis.speedup import Speedup
 from mlbench.record.phases import PHASES
-from mlbench.report.charts.phases import OUTSIDE
 from mlbench.report.grouping import Group, ScalingCurve
-from mlbench.report.quantities import QUANTITIES
+from mlbench.report.quantities import OUTSIDE, QUANTITIES
 
 Row = dict[str, Any]
 SETTINGS = "recipe", "workers", "backend", "sync", "hardware", "network", "emulated", "nodes", "source"
@@ -18,7 +17,7 @@ METRICS = [quantity.name for quantity in QUANTITIES if quantity.name and quantit
 
 
 def rows(grouped: Sequence[Group]) -> list[Row]:
-    """Return one row a point, the same columns in each; None where something was not measured.
+    """Return one row a point, the same columns in each, with None for what was not measured.
 
     Infinite times and costs mean that half of the runs or more missed the goal.
     """
@@ -49,7 +48,7 @@ def metrics(grouped: Sequence[Group]) -> Iterator[tuple[str, float, int]]:
 
 
 def _places(grouped: Sequence[Group]) -> list[tuple[str, ...]]:
-    """Return what tells each group from the others; data and goal only where nothing else does."""
+    """Return the label of each group, with data and goal only if nothing else distinguishes it."""
     if len(grouped) < 2:
         return [() for _ in grouped]
     places: list[tuple[str, ...]] = [

@@ -1,4 +1,4 @@
-"""What the runs of a study have in common and what tells its curves apart, in words."""
+"""Name what the runs of a study have in common and how its curves differ."""
 
 import math
 from collections import Counter
@@ -16,8 +16,8 @@ from mlbench.record.format import counted
 from mlbench.record.record import Record
 
 LABELS = ("task", "scale", "recipe", "backend", "sync", "hardware", "network")  # fields of Point
-OWN_FILES = ("_file", "_files", "_folder")  # ends of the fields by which a user names data of their own
-LONG = 40  # letters of a value in a label; of a longer one the beginning stands there, and a checksum
+OWN_FILES = ("_file", "_files", "_folder")  # ends of the fields by which a user names custom data
+LONG = 40  # letters of a value in a label; a longer value is cut, and a checksum is added
 SPLIT = "test"  # what a task that can validate on something else validates on
 
 
@@ -25,7 +25,7 @@ SPLIT = "test"  # what a task that can validate on something else validates on
 class ScalingCurve:
     """Points that differ in their number of workers alone, and the speed-ups among them."""
 
-    label: str  # what tells it from the others; "" for the only one
+    label: str  # what distinguishes it from the others ("" for the only one)
     speedups: tuple[Speedup, ...]
 
     @property
@@ -40,7 +40,7 @@ class ScalingCurve:
 
     @property
     def fastest(self) -> float:
-        """The least median time to the goal of its points that speed-ups may use, s; infinite without any."""
+        """The least median time to the goal of its points that speed-ups may use, s (inf without any)."""
         return min((speedup.point.median_s for speedup in self.compared), default=math.inf)
 
     @property
@@ -59,11 +59,11 @@ class ScalingCurve:
 
 @dataclass(frozen=True)
 class Group:
-    """The curves that may stand in one chart: one task, one scale, one goal, the same data.
+    """The curves that may share one chart: one task, one scale, one goal, the same data.
 
-    - dataset: its name; "" where a user's own files take its place.
-    - other_data: these files, or another split than the task's own, in words; "" where the runs were trained
-      and judged on what the published ones were.
+    - dataset: its name, or "" if a user's files replace it.
+    - other_data: these files, or another split than the task's, in words. "" if the runs were trained and
+      judged on the published data.
     """
 
     task: str
@@ -72,7 +72,7 @@ class Group:
     dataset: str
     other_data: str
     curves: tuple[ScalingCurve, ...]
-    ambiguous: bool = False  # whether its data set alone tells it from another group
+    ambiguous: bool = False  # whether only its data set distinguishes it from another group
 
     @property
     def points(self) -> list[Point]:
@@ -80,7 +80,7 @@ class Group:
 
     @property
     def own(self) -> list[ScalingCurve]:
-        """Our own curves; the published ones where there are no others."""
+        """Curves measured by mlbench, or the published ones if there are no others."""
         return [curve for curve in self.curves if not curve.published] or list(self.curves)
 
     @property
@@ -94,19 +94,24 @@ class Group:
 
     @property
     def network(self) -> str:
-        """The emulated networks in words; "" for the machines' own."""
+        """The emulated networks in words, or "" for the machines' real one."""
         names = dict.fromkeys(point.network for point in self.points if point.emulated)
         return f"emulated network {'; '.join(names)}" if names else ""
 
     @property
     def title(self) -> str:
-        """What tells the group from the others of a study: never an emulated network without its name."""
-        first = ", ".join(filter(None, (self.task, self.scale, self._data, self.network)))
+        """What distinguishes the group from the others of a study. An emulated network is always named."""
+        first = ", ".join(filter(None, (self.task, self.scale, self.differences)))
         return f"{first}: {self.goal}" if self.goal else first
 
     @property
+    def differences(self) -> str:
+        """The data and the network in words, as far as they differ from the task's and from the real one."""
+        return ", ".join(filter(None, (self._data, self.network)))
+
+    @property
     def heading(self) -> str:
-        """The title above an answer, which says also that there is no goal."""
+        """The title above an answer, which also names a missing goal."""
         what = ", ".join(filter(None, (f"{self.task} {self.scale}", self._data)))
         return ", ".join(filter(None, (what, f"goal {self.goal or 'none'}", self.network)))
 
@@ -116,7 +121,7 @@ class Group:
 
     @property
     def about(self) -> str:
-        """What stands below every title; the data last, as names of files may be longer than the picture."""
+        """The lines below every title. The data come last, as file names may be longer than the picture."""
         hardware = dict.fromkeys(point.hardware for point in self.points)
         repeats = sorted({point.n for point in self.points})
         n = f"{repeats[0]} to {repeats[-1]}" if len(repeats) > 1 else f"{repeats[0]}"
@@ -133,7 +138,7 @@ def groups(
     with_disturbed: bool = False,
     histories: Mapping[str, History] | None = None,
 ) -> list[Group]:
-    """Return the records by what may be compared at all; ours come before published ones.
+    """Return the records grouped by what may be compared at all. Measured runs come before published ones.
 
     `with_disturbed`, `histories`: as `points` takes them.
     """
@@ -148,7 +153,7 @@ def groups(
 
 
 def page(point: Point) -> tuple[str, ...]:
-    """Return what points share that are compared at all."""
+    """Return what compared points share."""
     data = compare.data(point)
     emulated = "emulated" if point.emulated else ""  # never in one chart with real networks
     return point.task, point.scale, str(point.goal), _other_data(data), repr(data), emulated
@@ -170,7 +175,7 @@ def tables(group: Group) -> dict[str, list[dict[str, Any]]]:
 
 
 def disturbances(group: Group) -> Iterator[str]:
-    """Yield how many runs of each point something disturbed, and what; one sentence a point."""
+    """Yield how many runs of each point were disturbed, and by what, one sentence a point."""
     for curve in group.curves:
         for point in curve.points:
             runs = point.left_out or point.disturbed
@@ -182,14 +187,14 @@ def disturbances(group: Group) -> Iterator[str]:
 
 
 def waiting(group: Group) -> Iterator[str]:
-    """Yield which rank kept the others waiting, one sentence a point, of the run where it did so most."""
+    """Yield which rank kept the others waiting, one sentence a point, of the run in which it did so most."""
     for curve in group.curves:
         for point in curve.points:
             late = [rank for run in point.records if (rank := stragglers.of_run(run))]
             if late:
                 worst = max(late, key=lambda rank: rank.median_s)
                 share = f"in {of(len(late), point.n)} a rank kept the others waiting"
-                yield f"{curve.prefix}{workers(point)}: {share}; {stragglers.sentence(worst)}."
+                yield f"{curve.prefix}{workers(point)}: {share}, {stragglers.sentence(worst)}."
 
 
 def of(part: int, whole: int) -> str:
@@ -223,7 +228,7 @@ def _group(some: list[list[Point]], compared: dict[int, Speedup]) -> Group:
 
 
 def _other_data(data: dict[str, Any]) -> str:
-    """Return a user's own files or the other split as one says them on the command line; "" for neither."""
+    """Return a user's files or the other split, as written on the command line, or "" for neither."""
     plain = {"task.dataset": data.get("task.dataset"), "task.validation": SPLIT}
     differing = {name: value for name, value in data.items() if value != plain.get(name)}
     if not _own_files(data):
@@ -236,7 +241,7 @@ def _own_files(data: dict[str, Any]) -> bool:
 
 
 def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[ScalingCurve, ...]:
-    """Return the curves with labels of what differs among them, in fields that people know if those do."""
+    """Return the curves with labels of what differs among them, in well-known fields if those do."""
     ordered = sorted(some, key=lambda curve: curve[0].source != SOURCE)
     telling = [name for name in LABELS if len({getattr(curve[0], name) for curve in some}) > 1]
     labels = [[str(getattr(curve[0], name)) for name in telling] for curve in ordered]
@@ -269,7 +274,7 @@ def _label(name: str, fields: Mapping[str, str]) -> str:
 
 
 def _value(json_text: str) -> str:
-    """Return a field's value for a label, which is one line; different values stay different."""
+    """Return a field's value for a label, which is one line. Different values stay different."""
     value = compare.parsed(json_text)
     text = "null" if value is None else str(value)  # as one would write it on the command line
     text = text if text.isprintable() else json_text

@@ -1,4 +1,4 @@
-"""What submissions show beside each other: points in ranks, each with a tier that says how far it is trusted.
+"""Rank the points of submissions, each with a tier for how far it is trusted.
 
 Ranks hold inside one task, goal, network, division, class of hardware and Major.Minor of mlbench alone
 (RULES.md, rule R9). Runs of two submissions are never pooled.
@@ -19,8 +19,8 @@ from mlbench.tracking.submission import Checked
 
 SELF, COMPLETE, REPRODUCED, OFFICIAL = "self-reported", "logs complete", "reproduced", "official"
 TIERS = {  # from the weakest on
-    SELF: "numbers with a record, of which a log, a checksum or an attempt is missing",
-    COMPLETE: "every record follows from its sealed log, and every attempt that its study planned is there",
+    SELF: "numbers with a record whose log, checksum or attempt is missing",
+    COMPLETE: "every record follows from its sealed log, and every planned attempt is present",
     REPRODUCED: "another entity measured the same experiment inside the 95 % interval",
     OFFICIAL: "an official point (RULES.md) of a released mlbench: closed, official scale, five drawn seeds",
 }
@@ -30,13 +30,15 @@ TIERS = {  # from the weakest on
 class LeaderboardEntry:
     """One point of one submission.
 
-    - section: what it is ranked in; curve: what tells it from other points there, e.g. "precision bf16".
-    - usd: to the goal, at the price that was paid, else at the profile's; None without either.
-    - rank: among the comparable points of its section, fastest first; None for one that may not be compared.
+    - section: what it is ranked in. about: all that its section names but task, scale and goal.
+    - curve: what distinguishes it from other points there, e.g. "precision bf16".
+    - usd: to the goal, at the price that was paid, else at the profile's, or None without either.
+    - rank: among the comparable points of its section, fastest first. None if it may not be compared.
     """
 
     submission: Checked
     section: str
+    about: str
     curve: str
     point: Point
     usd: MedianEstimate | None
@@ -49,13 +51,8 @@ class LeaderboardEntry:
         return self.submission.entity
 
     @property
-    def label(self) -> str:
-        """Whose point it is, and of which curve."""
-        return f"{self.entity}, {self.curve}" if self.curve else self.entity
-
-    @property
     def hardware(self) -> str:
-        """What the submission calls its machines, else their profile."""
+        """The submission's name for its machines, else their profile."""
         about = self.submission.about
         return about.hardware if about else self.point.hardware
 
@@ -66,15 +63,15 @@ class LeaderboardEntry:
 
 
 def hardware_class(record: Record) -> str:
-    """Return on what a run trained, coarsely: the processor that its nodes report, on one node or several."""
-    gpus = [gpu.name or "GPU" for node in record.nodes for gpu in node.gpus]
+    """Return the hardware of a run, coarsely: the processor that its nodes report, on one node or several."""
+    gpus = [gpu.kind for node in record.nodes for gpu in node.gpus]
     on_gpu = record.experiment.backend.device == "cuda"
     processor = " and ".join(dict.fromkeys(gpus)) or "GPU" if on_gpu else "CPU"
     return f"{processor}, {'one node' if len(record.nodes) < 2 else 'several nodes'}"
 
 
 def entries(submissions: Iterable[Checked]) -> list[LeaderboardEntry]:
-    """Return the points of all submissions, section by section, with tiers and ranks; fastest first."""
+    """Return the points of all submissions, section by section, with tiers and ranks, fastest first."""
     every = [entry for submission in submissions for entry in _of_one(submission)]
     every = [_reproduced(entry, every) for entry in _with_curves(every)]
     every.sort(key=lambda entry: (entry.section, _apart(entry), entry.point.median_s, entry.name))
@@ -89,7 +86,7 @@ def entries(submissions: Iterable[Checked]) -> list[LeaderboardEntry]:
 
 
 def _with_curves(every: Sequence[LeaderboardEntry]) -> Iterator[LeaderboardEntry]:
-    """Yield the entries with what of the task differs in their section, whoever handed it in."""
+    """Yield the entries with the task fields that differ in their section, over all submitters."""
     sections: dict[str, list[LeaderboardEntry]] = {}
     for entry in every:
         sections.setdefault(entry.section, []).append(entry)
@@ -113,22 +110,26 @@ def _of_one(submission: Checked) -> Iterable[LeaderboardEntry]:
         classes.setdefault(names, []).append(run)
     for (division, machines, version), runs in classes.items():
         for group in groups(runs, histories=submission.histories):
-            data = "" if group.other_data else f", {group.dataset}"
-            title = replace(group, ambiguous=False).title  # the same for all submissions
-            section = f"{title}{data}; {division}; {machines}; mlbench {version}"
+            data = "" if group.other_data else group.dataset
+            group = replace(group, ambiguous=False)  # the same for all submissions
+            apart = f"{division}; {machines}; mlbench {version}"
+            section = f"{group.title}{data and f', {data}'}; {apart}"
+            about = "; ".join(filter(None, [group.differences, data and f"data {data}", apart]))
             for curve in group.curves:
-                yield from (_entry(submission, section, curve, point) for point in curve.points)
+                yield from (_entry(submission, section, about, curve, point) for point in curve.points)
 
 
 def _division(run: Record) -> str:
-    """Return what shares no rank with others: a division, its deviations if it is closed, and a script."""
+    """Return what separates ranks: the division, its deviations if it is closed, and a script."""
     name = run.experiment.division.name
     deviations = " with deviations" if name == "closed" and run.deviations else ""
     sources = getattr(run.experiment.task, "sources", None)
     return f"{name} division{deviations}{f', script {sources[:12]}' if sources else ''}"
 
 
-def _entry(submission: Checked, section: str, curve: ScalingCurve, point: Point) -> LeaderboardEntry:
+def _entry(
+    submission: Checked, section: str, about: str, curve: ScalingCurve, point: Point
+) -> LeaderboardEntry:
     price = submission.about.price if submission.about else None
     bill = point.usd
     if price and point.time_to_accuracy:
@@ -140,11 +141,11 @@ def _entry(submission: Checked, section: str, curve: ScalingCurve, point: Point)
         tier, why = SELF, submission.incomplete[0]
     elif not against:
         tier, why = OFFICIAL, ""
-    return LeaderboardEntry(submission, section, curve.label, point, bill, tier, why)
+    return LeaderboardEntry(submission, section, about, curve.label, point, bill, tier, why)
 
 
 def _reproduced(entry: LeaderboardEntry, every: Sequence[LeaderboardEntry]) -> LeaderboardEntry:
-    """Return the entry as reproduced where another entity's median of the same experiment is inside it."""
+    """Return the entry as reproduced if another entity's median of the same experiment is inside it."""
     time = entry.point.time_to_accuracy
     if entry.tier != COMPLETE or time is None or time.low is None or time.high is None:
         return entry
@@ -185,7 +186,7 @@ def row(entry: LeaderboardEntry) -> dict[str, Any]:
 
 
 def verdict(submission: Checked, every: Sequence[LeaderboardEntry]) -> dict[str, Any]:
-    """Return what `results check` says of a submission, as JSON types."""
+    """Return the result of `results check` for a submission, as JSON types."""
     own = [] if submission.refusals else [row(entry) for entry in every if entry.submission is submission]
     return {
         "submission": f"{submission.entity}/{submission.name}",
@@ -198,7 +199,7 @@ def verdict(submission: Checked, every: Sequence[LeaderboardEntry]) -> dict[str,
 
 
 def lines(submission: Checked, every: Sequence[LeaderboardEntry]) -> list[str]:
-    """Return what `results check` prints of a submission."""
+    """Return the lines that `results check` prints of a submission."""
     name = f"{submission.entity}/{submission.name}"
     if submission.refusals:
         return [f"{name}: refused", *(f"  {refusal}" for refusal in submission.refusals)]
@@ -212,7 +213,7 @@ def lines(submission: Checked, every: Sequence[LeaderboardEntry]) -> list[str]:
 
 
 def markdown(submission: Checked, every: Sequence[LeaderboardEntry]) -> str:
-    """Return the comment of a pull request; what a submission wrote stands in code, where it is only text."""
+    """Return the comment of a pull request. Text from a submission is put in code, so it is only text."""
     name = f"`{_code(submission.entity)}/{_code(submission.name)}`"
     if submission.refusals:
         listed = [f"- `{_code(refusal)}`" for refusal in submission.refusals]
@@ -236,7 +237,7 @@ def numbers(entry: LeaderboardEntry) -> str:
 
 
 def reached(point: Point) -> str:
-    """Return in how many of its runs a point reached its goal, and how many beside them do not count."""
+    """Return in how many of its runs a point reached its goal, and how many further ones do not count."""
     beside = f", {len(point.left_out)} left out" if point.left_out else ""
     return f"{point.reached} of {point.n}{beside}"
 
@@ -251,5 +252,5 @@ def _time(entry: LeaderboardEntry) -> str:
 
 
 def _code(text: str) -> str:
-    """Return a text that cannot end the code or the table cell in which it stands."""
+    """Return a text that cannot end the code or the table cell that contains it."""
     return " ".join(text.replace("`", "'").replace("|", "/").split())

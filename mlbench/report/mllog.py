@@ -1,9 +1,9 @@
-"""A run as lines of MLPerf's log format, `:::MLLOG {json}`, for MLPerf's own tools.
+"""Write a run as lines of MLPerf's log format, `:::MLLOG {json}`, for MLPerf's tools.
 
 Keys and fields are those of mlcommons/logging (mlperf_logging.mllog.constants, 4.1). Percentages and BLEU are
 written as fractions, as MLPerf does. The log of a run of gnmt, transformer or resnet50 at official scale that
 reached its goal passes `mlperf_logging.compliance_checker --ruleset 0.7.0` (docs/mlperf.md). The first line
-says that this is no submission: clock and data are mlbench's.
+states that this is no submission: clock and data are mlbench's.
 """
 
 import json
@@ -21,15 +21,15 @@ from mlbench.tasks import registry
 from mlbench.tasks.rcp import benchmark, target
 
 NOTICE = "# Written by mlbench. This is not an MLPerf submission."
-EVALUATED = ("valid", "val", "test")  # splits on which tasks validate; a vocabulary is none
+EVALUATED = ("valid", "val", "test")  # splits on which tasks validate, which a vocabulary is not
 STATUS = "research"  # of MLPerf's words for availability, the one for what is neither sold nor rented
 
 
 def text(record: Record, log: list[dict[str, Any]]) -> str:
     """Return the lines in the order of their times.
 
-    - init: from the command to the first access to data, where mlbench's clock starts; run: from there to the
-      last validation. MLPerf's run_start is the first access to data, too.
+    - init: from the command to the first access to data, when mlbench's clock starts.
+    - run: from there to the last validation. MLPerf's run_start is the first access to data, too.
     - An epoch here is the part between two validations, with epoch_num the epochs done at its end.
     """
     start = datetime.fromisoformat(record.started_at).timestamp()
@@ -44,7 +44,7 @@ def text(record: Record, log: list[dict[str, Any]]) -> str:
     for event in validations:
         lines += _validated(task, event, since=since)
         since = event["value"]["wall"]
-    status = "success" if record.status == "goal_reached" else "aborted"  # MLPerf knows no other
+    status = "success" if record.status == "goal_reached" else "aborted"  # MLPerf has no other
     stopped = since if validations else record.end_time
     lines.append(
         _line(stopped, "run_stop", None, "INTERVAL_END", status=status, mlbench_status=record.status)
@@ -53,7 +53,7 @@ def text(record: Record, log: list[dict[str, Any]]) -> str:
 
 
 def hyperparameters(record: Record) -> dict[str, Any]:
-    """Return the global batch size and, where MLPerf has the task, its hyper-parameters by MLPerf's keys."""
+    """Return the global batch size and, if MLPerf has the task, its hyper-parameters by MLPerf's keys."""
     task = record.experiment.plain()["task"]
     config = registry.load(task["name"]).Config.model_validate(task)
     if not isinstance(config, TrainingConfig):
@@ -69,7 +69,7 @@ def hyperparameters(record: Record) -> dict[str, Any]:
 
 
 def _header(record: Record) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Yield what stands before the run: key, value, metadata."""
+    """Yield what precedes the run: key, value, metadata."""
     experiment = record.experiment.plain()
     mlperf = registry.mlperf(experiment["task"]["name"])
     why_open = [f"{deviation.field} differs" for deviation in record.deviations]
@@ -97,8 +97,8 @@ def _header(record: Record) -> Iterator[tuple[str, Any, dict[str, Any]]]:
 def _samples(record: Record) -> tuple[int | None, int | None]:
     """Return the training and validation samples.
 
-    They are the rows of the data set where it is still the one that was trained on; else the samples of an
-    epoch, and None.
+    They are the rows of the data set if it is unchanged since the training. Otherwise they are the samples of
+    an epoch, and None.
     """
     folder = Path(record.experiment.data_root) / record.experiment.task.dataset
     try:
@@ -113,7 +113,7 @@ def _samples(record: Record) -> tuple[int | None, int | None]:
 
 
 def _percent(task: dict[str, Any]) -> int:
-    """Return what divides mlbench's metric into MLPerf's, in which accuracy and BLEU end at 1."""
+    """Return the divisor of mlbench's metric into MLPerf's, in which accuracy and BLEU end at 1."""
     return 100 if task["metric_unit"] == "%" or task["metric"] == "bleu" else 1
 
 

@@ -1,4 +1,4 @@
-"""One self-contained page: question, answer, figures, tables, provenance; it asks nothing of any network."""
+"""Write one self-contained page with question, answer, figures, tables, provenance. It loads nothing."""
 
 import base64
 from collections.abc import Sequence
@@ -6,27 +6,28 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from mlbench.analysis.chart import Chart
+import altair as alt
+
 from mlbench.config import plugins
 from mlbench.record.record import Record
 from mlbench.report import render, tables
+from mlbench.report.answers import HEADLINE, answer, headline
 from mlbench.report.charts import charts
 from mlbench.report.grouping import Group, disturbances, groups, waiting
 from mlbench.report.provenance_section import facts, provenance
-from mlbench.report.summary import HEADLINE, answer, headline
 from mlbench.tasks import rcp, registry
 
-MOST_NAMED = 12  # marks of a picture that its alternative text names
 READING = (
-    "A value is the median of a point's runs; below it stands its bootstrap 95 % interval.",
-    "The olympic mean leaves out the best and the worst run (MLPerf); it needs three runs.",
-    "Every seed counts once. A run that missed its goal, diverged or failed counts as infinite time; a seed "
-    "of which one attempt failed counts as failed. Interrupted attempts are listed and do not count.",
+    "A value is the median of a point's runs, with its bootstrap 95 % interval below.",
+    "The olympic mean leaves out the best and the worst run (MLPerf). It needs three runs.",
+    "Every seed counts once. A run that missed its goal, diverged or failed counts as infinite time. A seed "
+    "with a failed attempt counts as failed. Interrupted attempts are listed and do not count.",
     "Time to accuracy is wall clock from the first access to training data to the end of the validation that "
-    "met the goal; in every run it is epochs times seconds per epoch, validations inside.",
-    "Speed-up is the time of one worker over that of k, of the same experiment in all else. Compute only "
+    "met the goal. In every run it is epochs times seconds per epoch, validations inside.",
+    "Speed-up is the time of one worker over that of k, of the otherwise identical experiment. Compute only "
     "counts forward, loss, backward and optimizer.",
-    "Exposed communication is what nothing hides; overlapped communication runs beside the backward pass. "
+    "Exposed communication is not hidden by computing. Overlapped communication runs during the "
+    "backward pass. "
     "Both are shares of the time in batches.",
     "The price index is price increase over performance increase, k / S^2 at one price per node: below 1 the "
     "workers earn their price. It is of the time to accuracy, without start-up.",
@@ -38,10 +39,10 @@ READING = (
 class StudyText:
     """A study in words.
 
-    - commands: command lines that make it again, in their order.
-    - planned: all runs that were asked for, so that those without a result are told.
+    - commands: command lines that make it again, in order.
+    - planned: all planned runs, so that those without a result are listed.
     - lost: a sentence for each attempt that has no record.
-    - facts: what stands below the title before what the runs say.
+    - facts: lines below the title, before the results.
     """
 
     title: str
@@ -54,33 +55,28 @@ class StudyText:
 
 @dataclass(frozen=True)
 class Figure:
-    id: str  # "" where no script draws it
-    chart: Chart
+    id: str  # "" if no script draws it
+    chart: alt.LayerChart
     specification: dict[str, Any]  # of Vega-Lite
     svg: str  # as base64
-
-    @property
-    def alternative(self) -> str:
-        """What the picture shows, for those who do not see it."""
-        texts = [text for trace in self.chart.traces if trace.label for text in trace.texts]
-        more = f"; and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
-        return f"{self.chart.title}. {'; '.join(texts[:MOST_NAMED])}{more}"
 
 
 @dataclass(frozen=True)
 class PagePart:
-    """A part of a page: the chart first, then the sentence, then the table."""
+    """A part of a page: the charts first, then the sentence, then the table. `about` is below the title."""
 
     title: str
     task: str
     table: tables.Table
-    chart: Chart | None = None
+    chart: alt.LayerChart | None = None
     answer: str = ""
     notes: Sequence[str] = ()
+    cost_chart: alt.LayerChart | None = None
+    about: str = ""
 
     @property
-    def figure(self) -> Figure | None:
-        return picture(self.chart) if self.chart and not self.chart.empty else None
+    def figures(self) -> list[Figure]:
+        return [picture(chart) for chart in (self.chart, self.cost_chart) if chart and chart.layer]
 
 
 def page(
@@ -91,10 +87,10 @@ def page(
     grouped: Sequence[Group] | None = None,
     parts: Sequence[PagePart] = (),
 ) -> str:
-    """Return the page as HTML; nothing in it is fetched from elsewhere, and every text is escaped.
+    """Return the page as HTML. Nothing in it is fetched from elsewhere, and every text is escaped.
 
-    - references: published results (analysis.published.PublishedNumber) beside ours.
-    - parts: what stands below the tasks.
+    - references: published results (analysis.published.PublishedNumber) for comparison.
+    - parts: what follows the tasks.
     """
     grouped = groups(records) if grouped is None else grouped
     sections = [_section(group, index, grouped, references) for index, group in enumerate(grouped)]
@@ -120,7 +116,7 @@ def page(
 
 
 def predicted(grouped: Sequence[Group]) -> list[PagePart]:
-    """Return what is predicted for all hardware from each curve that has a price; it takes seconds each."""
+    """Return the predictions for all hardware from each curve with a price. Each takes seconds."""
     return [
         part
         for module in plugins.forecasts()
@@ -133,7 +129,7 @@ def predicted(grouped: Sequence[Group]) -> list[PagePart]:
 
 
 def filters(records: Sequence[Record]) -> dict[str, list[str]]:
-    """Return by what a reader may filter: names and values in their order; one value is no choice."""
+    """Return the names and values by which a reader may filter, in order. One value is no choice."""
     values = {
         "task": sorted({record.experiment.task.name for record in records}),
         "workers": [str(count) for count in sorted({record.workers for record in records})],
@@ -151,7 +147,7 @@ def _library() -> str:
 
 
 def rendered(template: str, **values: Any) -> str:
-    """Return a page as HTML, from a template beside this module; every text is escaped."""
+    """Return a page as HTML, from a template next to this module. Every text is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("mlbench.report", "")
@@ -164,7 +160,7 @@ def rendered(template: str, **values: Any) -> str:
 def _section(
     group: Group, index: int, all_groups: Sequence[Group], references: Sequence[Any]
 ) -> dict[str, Any]:
-    """Return what the template shows of a group."""
+    """Return the values that the template shows of a group."""
     beside, unshown = tables.references(
         [reference for reference in references if reference.task == group.task]
     )
@@ -172,15 +168,19 @@ def _section(
     notes = {f"Note: {speedup.note}." for curve in group.curves for speedup in curve.speedups if speedup.note}
     notes |= {f"Implausible: {warning}." for point in group.points if (warning := rcp.warning(point.records))}
     drawn = charts(group)
-    own = registry.report(group.task)  # a task that draws its own table needs none of the others
-    empty = [f"{chart.title}: {' '.join(chart.notes)}" for chart in drawn if chart.empty and not own]
+    own = registry.report(group.task)  # a task with a chart of its table needs none of the others
+    empty = [
+        f"{chart.title.text}: {' '.join(chart.usermeta['notes'])}"
+        for chart in drawn
+        if not (chart.layer or own)
+    ]
     return dict(
         id=f"group-{index}",
         title=group.title,
         task=group.task,
         headline=headline(group),
         answer=answer(group),
-        figures=[picture(chart, f"figure-{index}-{chart.name}") for chart in drawn if not chart.empty],
+        figures=[picture(chart, f"figure-{index}-{chart.name}") for chart in drawn if chart.layer],
         table=tables.points(group),
         notes=[*empty, *sorted(notes), *disturbances(group), *waiting(group)],
         references=beside if group is first else [],
@@ -188,7 +188,7 @@ def _section(
     )
 
 
-def picture(chart: Chart, name: str = "") -> Figure:
-    """Return the picture of a chart; one with a name is drawn by scripts, too."""
+def picture(chart: alt.LayerChart, name: str = "") -> Figure:
+    """Return the picture of a chart. One with a name is drawn by scripts, too."""
     specification = render.specification(chart)
     return Figure(name, chart, specification, base64.b64encode(render.svg(specification).encode()).decode())

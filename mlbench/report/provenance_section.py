@@ -1,4 +1,4 @@
-"""Where the numbers of a study come from, as lines for people."""
+"""List the provenance of a study's numbers, as lines for people."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -12,14 +12,14 @@ GIB = 2**30  # bytes
 
 
 def facts(records: Sequence[Record]) -> list[str]:
-    """Return what stands below the title: when, on what and how many."""
+    """Return the lines below the title: when, on what and how many."""
     if not records:
         return ["no run"]
     first, last = min(r.started_at for r in records)[:10], max(r.ended_at for r in records)[:10]
     hardware = _each(records, lambda record: [str(record.experiment.hardware.name)])
     return [
         counted(len(attempts.results(records)), "run"),
-        *filter(None, [attempts.beside(records)]),
+        *filter(None, [attempts.excluded_summary(records)]),
         first if first == last else f"{first} to {last}",
         f"hardware {', '.join(hardware)}",
         *(f"measured by {source}" for source in _each(records, lambda record: [record.source])),
@@ -27,7 +27,7 @@ def facts(records: Sequence[Record]) -> list[str]:
 
 
 def provenance(records: Sequence[Record]) -> list[tuple[str, list[str]]]:
-    """Return (name, values); several values mean that the runs differ in it."""
+    """Return (name, values). Several values mean that the runs differ in it."""
     facts_by_name = {
         "hardware profile": _each(records, _profile),
         "price": _each(records, _price),
@@ -73,7 +73,7 @@ def _whole_bill(record: Record) -> list[str]:
 
 
 def _node(node: Node) -> str:
-    gpus = [str(gpu.name) for gpu in node.gpus]
+    gpus = [gpu.kind for gpu in node.gpus]
     drivers = dict.fromkeys(str(gpu.driver) for gpu in node.gpus)
     parts = [
         node.cpu_model,

@@ -1,7 +1,7 @@
-"""What makes a site's folder a data set: a table of runs, an index, badges, and headers for archives.
+"""Make a site's folder a data set: a table of runs, an index, badges, and headers for archives.
 
-The folder is a Hugging Face data set (README.md with its header) and a Zenodo deposit (.zenodo.json); both
-are written to disk alone, and nothing is sent anywhere.
+The folder is a Hugging Face data set (README.md with its header) and a Zenodo deposit (.zenodo.json). Both
+are only written to disk. Nothing is sent anywhere.
 """
 
 import json
@@ -18,9 +18,9 @@ from mlbench.report import leaderboard
 from mlbench.report.leaderboard import LeaderboardEntry
 from mlbench.tracking.submission import Checked
 
-SCHEMA = 1  # of index.json; a field that changes its meaning raises it
+SCHEMA = 1  # of index.json, raised if a field changes its meaning
 TITLE = "mlbench results"
-ABOUT = "Time to accuracy, cost and speed-up of distributed training, every run with its log's record."
+ABOUT = "Time to accuracy, cost and speed-up of distributed training, each run with its log."
 # The core contributors of MLBench, as its documentation lists them, docs 3.8.1.
 ORIGIN = ("Ralf Grubenmann", "Lie He", "Tao Lin", "Fabian Pedregosa", "Martin Jaggi")
 ORIGIN_URL = "https://mlbench.github.io"
@@ -31,7 +31,7 @@ LETTER = 6.6  # pixels of a letter of a badge at 11 px
 def write(
     folder: Path, entries: Sequence[LeaderboardEntry], runs: Sequence[tuple[Checked, Record]]
 ) -> list[Path]:
-    """Write everything but pages into the folder; return the paths."""
+    """Write everything but pages into the folder, and return the paths."""
     submissions = list({id(submission): submission for submission, _ in runs}.values())
     points = [leaderboard.row(entry) for entry in entries]
     index = {"schema": SCHEMA, "tiers": leaderboard.TIERS, "points": points}
@@ -52,7 +52,7 @@ def write(
 
 
 def badge(label: str, text: str, colour: str) -> str:
-    """Return an SVG of two words beside each other, for a README."""
+    """Return an SVG of two words side by side, for a README."""
     left, right = (round(len(word) * LETTER + 14) for word in (label, text))
     texts = escape(label), escape(text)
     return (
@@ -75,7 +75,9 @@ def readme(submissions: Sequence[Checked]) -> str:
         "configs": [{"config_name": "runs", "data_files": "runs.parquet"}],
     }
     text = f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n\n# {TITLE}\n\n{ABOUT} "
-    text += "`runs.parquet` has one row a run, `index.json` one entry a point, `index.html` is the site.\n\n"
+    text += (
+        "`runs.parquet` has one row per run, `index.json` one entry per point, `index.html` is the site.\n\n"
+    )
     text += "| tier | meaning |\n|---|---|\n"
     text += "".join(f"| {name} | {meaning} |\n" for name, meaning in leaderboard.TIERS.items())
     text += "\n| submission | licence |\n|---|---|\n"
@@ -86,7 +88,7 @@ def readme(submissions: Sequence[Checked]) -> str:
 
 
 def _licence(submissions: Sequence[Checked]) -> str:
-    """Return the licence of the whole: attribution wherever one submission asks for it."""
+    """Return the licence of the whole: attribution if any submission requires it."""
     licences = {submission.about.licence if submission.about else "CC-BY-4.0" for submission in submissions}
     return "CC0-1.0" if licences == {"CC0-1.0"} else "CC-BY-4.0"
 
@@ -153,7 +155,7 @@ def _row(submission: Checked, run: Record, point: LeaderboardEntry | None) -> Ma
 
 
 def _column(values: Sequence[Any]) -> list[Any]:
-    """Return values of one type: numbers as float64, all else as text where the types differ."""
+    """Return values of one type: numbers as float64, all else as text if the types differ."""
     kinds = {type(value) for value in values} - {type(None)}
     if kinds <= {int, float, bool} and len(kinds) > 1:
         return [None if value is None else float(value) for value in values]

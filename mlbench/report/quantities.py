@@ -1,4 +1,4 @@
-"""The quantities of a point, in one list: for tables, for files, and for MLflow's charts over workers."""
+"""List the quantities of a point, once for tables, for files, and for MLflow's charts over workers."""
 
 import math
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from mlbench.analysis.bootstrap import Ratio
 from mlbench.analysis.points import MedianEstimate
 from mlbench.analysis.speedup import Speedup
 
+OUTSIDE = ("loading", "validation", "report")  # what a run does between its batches
 Value = MedianEstimate | Ratio | float | None
 
 
@@ -16,7 +17,7 @@ Value = MedianEstimate | Ratio | float | None
 class Quantity:
     """One quantity.
 
-    - name: its column in files, with the unit; "" where it is only shown.
+    - name: its column in files, with the unit, or "" if it is only shown.
     - unit: as `format.quantity` takes it.
     - metric: whether MLflow draws it over the number of workers.
     """
@@ -29,7 +30,7 @@ class Quantity:
 
 
 def _share(phase: str, speedup: Speedup) -> float | None:
-    """Return a phase as a share of the time in batches, the mean over ranks and runs; None for one worker."""
+    """Return a phase's share of the time in batches, the mean over ranks and runs. None for one worker."""
     whole, seconds = math.fsum(speedup.point.phases.values()), speedup.point.phases.get(phase)
     return seconds / whole if whole and seconds is not None and speedup.point.workers > 1 else None
 

@@ -1,60 +1,90 @@
-"""A static site of results, to host anywhere: leaderboards with tiers, a page a submission and a study.
+"""Write a static site of results: leaderboards with tiers, a page a submission and a study.
 
-Pages have permanent names: ENTITY-DATE-HARDWARE.html of a submission, the name of a study, hardware.html
-(cost over time) and published.html (what others published, which mlbench did not measure).
+Pages have permanent names: ENTITY-DATE-HARDWARE.html of a submission and the name of a study. hardware.html
+has cost over time. published.html has the results of others, which mlbench did not measure.
 """
 
 import math
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import suppress
 from datetime import date
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from mlbench.analysis import published
-from mlbench.analysis.chart import Chart, drawable, over_workers, side_by_side, time_axis, worker_axis
-from mlbench.analysis.points import Point
+from mlbench.analysis.bootstrap import drawable
+from mlbench.analysis.points import MedianEstimate, Point
 from mlbench.config import plugins
+from mlbench.config.errors import UserError
+from mlbench.record import run_folders
 from mlbench.record.format import counted, usd
 from mlbench.record.official import IMPORTED
 from mlbench.record.record import Record
 from mlbench.report import leaderboard, page, publication, tables
 from mlbench.report.charts import frontier
+from mlbench.report.charts.ranking import ranking
 from mlbench.report.grouping import Group, groups
 from mlbench.report.leaderboard import LeaderboardEntry
 from mlbench.report.page import PagePart, StudyText
 from mlbench.report.tables import Row, Table, TableCell, cell
-from mlbench.tracking.submission import Checked
+from mlbench.tasks import registry
+from mlbench.tracking import archive
+from mlbench.tracking.submission import Checked, check, folders
 
 SINGLE = "single runs"
 LOOSE = Checked("", "", None, (), (), ("handed in without submission.yaml",), {})  # runs of no submission
 PAGES = [
     ("Leaderboard", "index.html"), ("Hardware", "hardware.html"), ("Published by others", "published.html"),
 ]  # fmt: skip
+Drawn = tuple[str, MedianEstimate | None, MedianEstimate | None]  # label, time in s, cost in USD
 OTHERS = "Tier: published, and not measured by mlbench."
 OWN = {"index.html", "hardware.html", "published.html"}
 HEADINGS = [
-    "point",
-    "hardware",
-    "time to accuracy",
-    "samples / s",
-    "cost",
-    "runs",
-    "claims eligible",
-    "study",
-]
-RANKED = ["rank", "entity", "workers", "hardware", "time to accuracy", "cost", "goal reached", "tier"]
+    "point", "hardware", "time to accuracy", "samples / s", "cost", "runs", "claims eligible", "study",
+]  # fmt: skip
+RANKED = ["rank", "entity", "time to accuracy", "cost", "workers", "goal reached", "tier", "hardware"]
+READING = (
+    "mlbench trains a model on several workers (processes) until it reaches a goal. Each dot is the median "
+    "of a submission's runs, each bar its 95 % interval. Compare only inside a chart: it has one task, goal, "
+    "class of hardware and version.",
+)
+WORDS = {
+    "mini, official": "scales: small data and models that fit a laptop, or the published data and recipe",
+    "closed, open division": "the recipe unchanged, or with changes that the record lists",
+}
+
+
+def collect(
+    paths: Sequence[Path], complain: Callable[[str], Any]
+) -> tuple[list[Record], list[Checked], list[str]]:
+    """Return the runs of folders and exports, the accepted submissions, and why others are refused.
+
+    `complain` is called with a sentence for every folder of a run whose record cannot be used.
+    """
+    refused: list[str] = []
+    checked = [check(folder) for path in paths for folder in folders(path)]
+    refused += [f"{result.entity}/{result.name}: {why}" for result in checked for why in result.refusals]
+    runs = [run for path in paths for run in run_folders.readable(path, complain)]
+    zips = [str(path) for path in paths if not (folders(path) or run_folders.names(path))]
+    for _, run, _ in archive.load(archive.paths(zips)):
+        if isinstance(run, UserError):
+            refused.append(str(run))
+        else:
+            runs.append(run)
+    accepted = [result for result in checked if not result.refusals]
+    return list({run.run_id: run for run in runs}.values()), accepted, refused
 
 
 def write(
     records: Sequence[Record], folder: Path, *, submissions: Sequence[Checked] = (), predict: bool = False
 ) -> list[Path]:
-    """Write the site into the folder; return its paths, index.html first.
+    """Write the site into the folder, and return its paths, index.html first.
 
-    - records: they belong to no submission, are shown by study, and no rank is theirs.
-    - predict: whether the page of hardware also has what is predicted from all of them, and from the runs
-      that MLBench published; a fit and its intervals take some 10 s of a CPU (2026-11-25).
+    - records: they belong to no submission. They are shown by study, without ranks.
+    - predict: whether the page of hardware also has predictions. They come from all records and from the runs
+      that MLBench published. A fit and its intervals take some 10 s of a CPU (2026-11-25).
     """
     studies: dict[str, list[Record]] = {}
     for record in records:
@@ -74,22 +104,23 @@ def write(
         texts[_page(submission)] = page.page(submission.records, study=_about(submission, entries))
     runs = [(submission, run) for submission in submissions for run in submission.records]
     every = [*records, *(run for _, run in runs)]
-    why = [f"Tier: {leaderboard.SELF}: {LOOSE.incomplete[0]}."]
-    loose = [PagePart(group.title, group.task, _table(group), notes=why) for group in groups(records)]
+    loose = [_loose(group) for group in groups(records)]
     texts["index.html"] = _rendered(
         "Results",
-        "Time to accuracy of every point, fastest first, with 95 % intervals.",
+        "Time and cost until distributed training reaches its goal.",
         [*(_ranked(list(some)) for _, some in groupby(entries, lambda entry: entry.section)), *loose],
-        caption="medians of the runs; points in italics may not be compared",
-        tiers=leaderboard.TIERS if entries else {},
+        reading=READING,
+        caption="Medians of the runs. Points in italics may not be compared.",
+        words=WORDS | (leaderboard.TIERS if entries else {}),
         studies=listed,
         filters=page.filters(every),
     )
     texts["hardware.html"] = _rendered(
         "Hardware",
-        "What the goal costs, over its time: nothing is both cheaper and faster than the frontier.",
+        "Cost of the goal over its time: no point is both cheaper and faster than the frontier.",
         [*_hardware(entries), *(_predicted(records, submissions) if predict else [])],
-        caption="the cheapest first; in italics what another is cheaper and faster than",
+        caption="the cheapest first, in italics points that another beats in both",
+        reading=() if any(entry.usd for entry in entries) else ["No submission has a price."],
     )
     texts["published.html"] = _rendered(
         "Published by others",
@@ -105,7 +136,7 @@ def write(
 
 
 def _rendered(title: str, question: str, sections: Sequence[PagePart], **values: Any) -> str:
-    common: dict[str, Any] = {"tiers": {}, "studies": [], "filters": {}, "pages": PAGES}
+    common: dict[str, Any] = {"words": {}, "studies": [], "filters": {}, "pages": PAGES, "reading": ()}
     shown = common | {"title": title, "question": question, "sections": sections} | values
     return page.rendered("site.html", **shown)
 
@@ -129,62 +160,99 @@ def _about(submission: Checked, entries: Sequence[LeaderboardEntry]) -> StudyTex
         f"licence {about.licence}",
         *submission.incomplete,
     )
-    return StudyText(name, "What was handed in, and what its logs say.", (), facts=facts)
+    return StudyText(name, "The submissions, with the evidence of their logs.", (), facts=facts)
 
 
 def _ranked(some: Sequence[LeaderboardEntry]) -> PagePart:
-    """Return a leaderboard: time over workers, who is fastest and who is cheapest, and every point."""
+    """Return a leaderboard: time and cost of each submission, who is first, and every point."""
     rows = []
     for entry in some:
         point = entry.point
         cells = [
             TableCell(str(entry.rank or "-"), number=True),
             TableCell(entry.entity, entry.curve, link=_page(entry.submission)),
-            TableCell(f"{point.workers} x {point.backend}, {point.sync}"),
-            TableCell(entry.hardware),
             cell(point.time_to_accuracy, "s"),
             cell(entry.usd, "USD"),
+            TableCell(str(point.workers), f"{point.backend}, {point.sync}", number=True),
             TableCell(leaderboard.reached(point), number=True),
             TableCell(entry.tier, entry.why if entry.tier != leaderboard.COMPLETE else ""),
+            TableCell(entry.hardware),
         ]
         filters = {"task": point.task, "workers": str(point.workers), "hardware": point.hardware}
         rows.append(Row(cells, entry.rank is None, filters))
     timed = [entry for entry in some if entry.rank is not None]
-    counts = [entry.point.workers for entry in timed]
-    labels = list(dict.fromkeys(entry.label for entry in timed))
-    shifts = side_by_side(counts, len(labels))
-    traces = []
-    for style, label in enumerate(labels):
-        own = [entry.point for entry in timed if entry.label == label]
-        times = [(point, point.time_to_accuracy) for point in sorted(own, key=lambda point: point.workers)]
-        traces.append(over_workers(label, times, shift=shifts[style], kind="marks", style=style))
-    y = time_axis("time to accuracy", max((entry.point.median_s for entry in timed), default=0), (0, None))
-    chart = Chart.of("time", "Time to accuracy over workers", x=worker_axis(counts), y=y, traces=traces)
-    curve = chart if len({*counts}) > 1 or len(timed) > 2 else None  # two points are in the table
-    return PagePart(some[0].section, some[0].point.task, Table(RANKED, rows), curve, _answer(timed))
+    named = list(zip(_labels(timed), timed, strict=True))
+    drawn = [(label, entry.point.time_to_accuracy, entry.usd) for label, entry in named]
+    return _part(some[0].point, some[0].about, Table(RANKED, rows), drawn, _answer(named))
 
 
-def _answer(timed: Sequence[LeaderboardEntry]) -> str:
-    """Return who is fastest and who is cheapest; "" where nothing may be compared."""
-    if not timed:
+def _labels(some: Sequence[LeaderboardEntry]) -> list[str]:
+    """Return entity, workers and curve of each, with the submission's name if these are not enough."""
+    short = [_label(entry.entity, entry.point, entry.curve) for entry in some]
+    full = [_label(f"{entry.entity} {entry.submission.name}", entry.point, entry.curve) for entry in some]
+    return [long if short.count(label) > 1 else label for label, long in zip(short, full, strict=True)]
+
+
+def _label(entity: str, point: Point, curve: str) -> str:
+    return ", ".join(filter(None, [entity, counted(point.workers, "worker"), curve]))
+
+
+def _loose(group: Group) -> PagePart:
+    """Return the runs of no submission, fastest first. Points that may not be compared come last, apart."""
+    pairs = [(curve.label, point) for curve in group.curves for point in curve.points]
+    pairs.sort(key=lambda pair: (pair[1].exclusion_reason is not None, pair[1].median_s))
+    alike = [(label, point) for label, point in pairs if point.exclusion_reason is None]
+    drawn = [(_label("", point, label), point.time_to_accuracy, point.usd) for label, point in alike]
+    table = Table(HEADINGS, [_row(label, point) for label, point in pairs])
+    about = "; ".join(filter(None, [group.differences, f"{leaderboard.SELF}, {LOOSE.incomplete[0]}"]))
+    return _part(pairs[0][1], about, table, drawn)
+
+
+def _part(point: Point, about: str, table: Table, drawn: Sequence[Drawn], answer: str = "") -> PagePart:
+    """Return a part whose title is task, scale and goal. What the task trains and `about` are below it."""
+    title = f"{point.task}, {point.scale}{f': {point.goal}' if point.goal else ''}"
+    about = "; ".join(filter(None, [_words(point.task), about]))
+    times = ranking("time", [(label, time) for label, time, _ in drawn])
+    costs = ranking("cost", [(label, bill) for label, _, bill in drawn])
+    if times.layer and not costs.layer:
+        answer = f"{answer} No price given.".strip()
+    return PagePart(title, point.task, table, times, answer, (), costs, about)
+
+
+def _words(task: str) -> str:
+    """Return what the task trains: the first sentence of its module, without "Task 3a: "."""
+    with suppress(UserError):  # a task of a package that is not installed here
+        words = re.sub(r"^Task \w+: ", "", registry.load(task).__doc__ or "").partition(".")[0]
+        return words[:1].upper() + words[1:]
+    return ""
+
+
+def _answer(named: Sequence[tuple[str, LeaderboardEntry]]) -> str:
+    """Return the fastest and the cheapest, or "" if nothing may be compared."""
+    times = [(label, one, time) for label, one in named if (time := one.point.time_to_accuracy)]
+    priced = [(label, one, bill) for label, one in named if (bill := one.usd) and drawable(bill.value)]
+    return " ".join(filter(None, [_least("Fastest", "time", times), _least("Cheapest", "cost", priced)]))
+
+
+def _least(name: str, quantity: str, some: Sequence[tuple[str, LeaderboardEntry, MedianEstimate]]) -> str:
+    """Return the entry with the least median. It is called `name` only if the intervals show that."""
+    if not some:
         return ""
-    fastest = timed[0]
-    text = f"Fastest: {fastest.entity}, {leaderboard.numbers(fastest)} ({fastest.tier})."
-    priced = [entry for entry in timed if entry.usd and drawable(entry.usd.value)]
-    if not priced:
-        return f"{text} Nobody states a price."
-    cheapest = min(priced, key=lambda entry: entry.usd.value if entry.usd else math.inf)
-    return f"{text} Cheapest: {cheapest.entity}, {leaderboard.numbers(cheapest)} ({cheapest.tier})."
+    (_, entry, least), *others = sorted(some, key=lambda one: one[2].value)
+    near = [label for label, _, value in others if (value.low or 0) <= (least.high or math.inf)]
+    first = f"Least median {quantity}" if near else name
+    text = f"{first}: {entry.entity}, {leaderboard.numbers(entry)} ({entry.tier})."
+    return text + (f" The intervals do not separate it from {' and '.join(near)}." if near else "")
 
 
 def _hardware(entries: Sequence[LeaderboardEntry]) -> Iterator[PagePart]:
-    """Yield cost over time of every task, goal and version, all classes of hardware beside each other."""
+    """Yield cost over time of every task, goal and version, with all classes of hardware in one chart."""
     goals: dict[str, list[tuple[frontier.FrontierPoint, LeaderboardEntry]]] = {}
     for entry in entries:
         time, bill = entry.point.time_to_accuracy, entry.usd
         if entry.rank is not None and time and bill and drawable(bill.value):
             title, _, version = entry.section.rsplit("; ", 2)  # without the class of hardware
-            machine = f"{entry.hardware} ({entry.label})"
+            machine = f"{entry.hardware} ({', '.join(filter(None, [entry.entity, entry.curve]))})"
             offer = frontier.FrontierPoint(machine, entry.point.workers, time, bill)
             goals.setdefault(f"{title}; {version}", []).append((offer, entry))
     for title, some in goals.items():
@@ -214,19 +282,12 @@ def _predicted(records: Sequence[Record], submissions: Sequence[Checked]) -> lis
 
 
 def _published() -> Iterator[PagePart]:
-    """Yield what others published of every task, as published_studies.yaml has it."""
+    """Yield the published results of every task, from published_studies.yaml."""
     for task in sorted({result.task for result in published.load() if result.task}):
         shown, _ = tables.references(published.load(task=task))
         for reference in shown:
             notes = [OTHERS, *reference.about]
             yield PagePart(f"{task}: {reference.title}", task, reference.table, notes=notes)
-
-
-def _table(group: Group) -> Table:
-    """Return the points of a task, fastest first; points that may not be compared come last, apart."""
-    pairs = [(curve.label, point) for curve in group.curves for point in curve.points]
-    pairs.sort(key=lambda pair: (pair[1].exclusion_reason is not None, pair[1].median_s))
-    return Table(HEADINGS, [_row(label, point) for label, point in pairs])
 
 
 def _row(label: str, point: Point) -> Row:
@@ -247,7 +308,7 @@ def _row(label: str, point: Point) -> Row:
 
 
 def _file_names(studies: dict[str, list[Record]], others: Set[str] = OWN) -> dict[str, str]:
-    """Return a file name a study, of letters that every server takes; equal ones get a number."""
+    """Return a file name a study, of letters that every server takes. Equal names get a number."""
     names: dict[str, str] = {}
     for name in sorted(studies):
         stem = re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip(".-") or "study"

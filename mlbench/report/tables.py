@@ -1,4 +1,4 @@
-"""The tables of the page: points with intervals, runs, what is missing, and published results."""
+"""Build the tables of the page: points with intervals, runs, missing runs, and published results."""
 
 import math
 from collections import Counter
@@ -16,7 +16,7 @@ from mlbench.record.record import Record
 from mlbench.report.grouping import Group
 from mlbench.report.quantities import QUANTITIES
 
-# The published quantities that have a counterpart here, with their headings; the rest is counted only.
+# The published quantities that have a counterpart here, with their headings. The rest is counted only.
 PUBLISHED = {
     "time_to_accuracy": "time to accuracy",
     "train_time": "train time",
@@ -28,13 +28,13 @@ PUBLISHED = {
     "throughput": "throughput",
     "bus_bandwidth": "bus bandwidth",
 }
-SHORT = 24  # letters; a shorter caveat is written at each run, a longer one that several share is numbered
+SHORT = 24  # letters; a shorter caveat is written at each run, a longer shared one is numbered
 ABOUT = ("label", "goal", "workers", "backend", "device", "hardware", "software", "date", "n")
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One run that a study asked for; `why` says what became of it where no record does."""
+    """One planned run of a study. `why` is what happened to it if it has no record."""
 
     label: str  # e.g. "task=logreg workers=2"
     key: str
@@ -47,7 +47,7 @@ class TableCell:
     text: str
     below: str = ""
     number: bool = False
-    link: str = ""  # to a page beside this one
+    link: str = ""  # to a page next to this one
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """`notes` are numbered from 1; cells refer to them as [1]."""
+    """`notes` are numbered from 1, and cells refer to them as [1]."""
 
     headings: list[str]
     rows: list[Row]
@@ -78,7 +78,7 @@ class Published:
 
 
 def points(group: Group) -> Table:
-    """Return the aggregates, one row a point; columns without any value are left out."""
+    """Return the aggregates, one row a point. Columns without any value are left out."""
     shown = [quantity for quantity in QUANTITIES if quantity.heading]
     headings = ["curve", "workers", "goal reached", *(quantity.heading for quantity in shown)]
     rows = []
@@ -102,7 +102,7 @@ def points(group: Group) -> Table:
 
 
 def runs(records: Iterable[Record], disturbed: Mapping[str, str]) -> Table:
-    """Return every run, missed ones with the reason; `disturbed` has what disturbed a run, by its id."""
+    """Return every run, missed ones with the reason. `disturbed` has what disturbed a run, by its id."""
     headings = ["run", "task", "workers", "backend", "seed", "status", "time to accuracy", "best", "epochs"]
     headings += ["latest rank", "why it ended, what disturbed it"]
     unique = {record.run_id: record for record in records}
@@ -138,7 +138,7 @@ def runs(records: Iterable[Record], disturbed: Mapping[str, str]) -> Table:
 
 
 def _doubts(record: Record, disturbed: str | None) -> list[str]:
-    """Return why a run ended as it did, and what a reader must know of its numbers."""
+    """Return why a run ended as it did, and the caveats of its numbers."""
     why = [last_line(record.error)] if record.error else []
     why += [counted(len(record.restarts), "restart")] if record.restarts else []
     beside = [disturbed] if disturbed else []
@@ -146,7 +146,7 @@ def _doubts(record: Record, disturbed: str | None) -> list[str]:
 
 
 def missing(records: Iterable[Record], planned: Sequence[Planned]) -> Table | None:
-    """Return the runs that were asked for and have no result; None if all have one."""
+    """Return the planned runs without a result, or None if all have one."""
     done = {(record.key, record.seed) for record in attempts.results(records)}
     rows = [
         Row(
@@ -203,7 +203,7 @@ def _published_cell(result: Any) -> TableCell:
 
 
 def cell(value: MedianEstimate | Ratio | float | None, unit: str) -> TableCell:
-    """Return a value with its interval below; a median that is infinite says so."""
+    """Return a value with its interval below, or a sentence for an infinite median."""
     if isinstance(value, float | int):
         return TableCell(_finite(value, unit), number=True)
     if value is None or value.value is None:

@@ -1,10 +1,11 @@
-"""The report of a study: figures, tables and one self-contained page; `aggregates` has the numbers alone."""
+"""Write a study's report: figures, tables and one self-contained page. `aggregates` has the numbers."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlbench.analysis import published
-from mlbench.analysis.chart import Axis, Chart
+import altair as alt
+
+from mlbench.analysis import marks, published
 from mlbench.record.record import Record
 from mlbench.report import aggregates, page, render
 from mlbench.report.charts import NAMES, charts
@@ -20,12 +21,12 @@ FILES = (*(f"{name}.png" for name in NAMES), "summary.parquet", "summary.csv", "
 def write(
     records: Sequence[Record], folder: Path, *, study: StudyText, grouped: Sequence[Group] | None = None
 ) -> list[Path]:
-    """Write FILES into the folder, which is made; return their paths.
+    """Write FILES into the folder, which is created, and return their paths.
 
-    `grouped`: `grouping.groups(records)` where the caller has them; their bootstraps take seconds.
+    `grouped`: `grouping.groups(records)` if the caller has them, as their bootstraps take seconds.
 
-    A study of both scales has the charts of its second one in files of their own, e.g. speedup-mini.png:
-    mini and official never stand in one picture.
+    A study of both scales has the charts of its second one in separate files, e.g. speedup-mini.png, because
+    mini and official never share one picture.
     """
     folder.mkdir(parents=True, exist_ok=True)
     grouped = groups(records) if grouped is None else grouped
@@ -40,16 +41,16 @@ def write(
 
 
 def draw(grouped: Sequence[Group], folder: Path, names: Sequence[str] = NAMES) -> list[Path]:
-    """Write charts as PNG into the folder, those of all tasks of one scale in one file; return the paths.
+    """Write charts as PNG into the folder, those of all tasks of one scale in one file. Return the paths.
 
-    A task that measures a table adds its own, e.g. all_reduce_time.png.
+    A task that measures a table adds its charts, e.g. all_reduce_time.png.
     """
     scales: dict[str, list[Group]] = {}
     for group in sorted(grouped, key=lambda group: group.scale != "official"):
         scales.setdefault(group.scale, []).append(group)
     paths = []
     for index, (scale, some) in enumerate(scales.items() or [("", [])]):
-        drawn: dict[str, list[Chart]] = {name: [] for name in names}
+        drawn: dict[str, list[alt.LayerChart]] = {name: [] for name in names}
         for group in some:
             for chart in charts(group):
                 if chart.name in names or chart.name not in NAMES:
@@ -61,7 +62,9 @@ def draw(grouped: Sequence[Group], folder: Path, names: Sequence[str] = NAMES) -
     return paths
 
 
-def _nothing(name: str) -> Chart:
-    """Return a picture that says that no run was measured."""
+def _nothing(name: str) -> alt.LayerChart:
+    """Return a picture with the text that no run was measured."""
     notes = ["No run of this study has a record."]
-    return Chart.of(name, name.replace("_", " "), x=Axis(""), y=Axis(""), traces=[], notes=notes)
+    return marks.chart(
+        name, name.replace("_", " "), [], looks={}, x=marks.axis(""), y=marks.axis(""), notes=notes
+    )

@@ -11,10 +11,10 @@ from mlbench.record.record import FINISHED, Record
 
 
 class Budget:
-    """Money and time of a study; USD at the on-demand price, for the wall clock of each run.
+    """Money and time of a study, in USD at the on-demand price, for the wall clock of each run.
 
-    The cluster of a run that was submitted costs before it, too: from its submission, or from the end of the
-    run before it on the same Ray cluster; and with all that a cloud bills beside the workers' nodes.
+    The cluster of a submitted run also costs before it: from its submission, or from the end of the previous
+    run on the same Ray cluster. Its price includes all that a cloud bills in addition to the workers' nodes.
 
     - experiments: the points by key.
     - runs: every attempt there is, also failed and interrupted ones, which cost as well.
@@ -33,16 +33,19 @@ class Budget:
     ) -> None:
         self._experiments = experiments
         self._max_usd = max_usd
-        self._limits = {"the cluster expires": expires, "max_time is over": ends}
+        self._limits = [
+            ("the cluster expires", "the cluster has been gone", expires),
+            ("max_time is over", "max_time has been over", ends),
+        ]
         self._seconds: dict[str, list[float]] = {}
         self._longest: dict[str, float] = {}  # s, by task
         self._ends: dict[str | None, float] = {}  # s since 1970, of the last run on each Ray cluster
-        self.spent: float | None = None  # USD; None: no run had a price
+        self.spent: float | None = None  # USD. None: no run had a price
         for run in sorted(runs, key=lambda run: run.ended_at):
             self.add(run)
 
     def add(self, run: Record, *, seconds: float | None = None) -> None:
-        """Count a run that ended; `seconds` (default: its wall clock) is how long the next one waited."""
+        """Count a run that ended. `seconds` (default: its wall clock) is how long the next one waited."""
         rate = cost.usd_per_hour(run.experiment)
         if rate is not None:
             self.spent = (self.spent or 0.0) + cost.usd(run.wall + self._idle_s(run), 1, rate)
@@ -69,14 +72,14 @@ class Budget:
     def seconds(self, key: str) -> float | None:
         """Return how long one run of this point takes.
 
-        The median of its own runs; before there is one, the longest run of the same task; else None.
+        The median of the point's runs. Without any, the longest run of the same task, else None.
         """
         if key in self._seconds:
             return median(self._seconds[key])
         return self._longest.get(self._experiments[key].task.name)
 
     def usd(self, key: str) -> float | None:
-        """Return what one run of this point costs; None where that is unknown or it has no price."""
+        """Return what one run of this point costs. None if that is unknown or it has no price."""
         rate, seconds = cost.usd_per_hour(self._experiments[key]), self.seconds(key)
         return None if rate is None or seconds is None else cost.usd(seconds, 1, rate)
 
@@ -86,10 +89,11 @@ class Budget:
         The first run of a task has no estimate, so it may, unless money or time are used up.
         """
         takes = self.seconds(key)
-        for what, end in self._limits.items():
+        for ahead, past, end in self._limits:
             if end is not None and (left := end - clock.wall()) <= (takes or 0.0):
                 expected = f", the next run takes about {duration(takes)}" if takes is not None else ""
-                return f"{what} in {duration(max(left, 0.0))}{expected}"
+                when = f"{ahead} in {duration(left)}" if left > 0 else f"{past} for {duration(-left)}"
+                return f"{when}{expected}"
         if self._max_usd is None:
             return None
         spent, next_run = self.spent or 0.0, self.usd(key)
@@ -99,6 +103,6 @@ class Budget:
         return f"max_usd={self._max_usd:g} would be exceeded: {usd(spent)} spent{expected}"
 
     def left(self, keys: Sequence[str]) -> float | None:
-        """Return how many seconds these runs take together; None while one of them is unknown."""
+        """Return how many seconds these runs take together, or None while one of them is unknown."""
         each = [self.seconds(key) for key in keys]
         return None if None in each else sum(filter(None, each))

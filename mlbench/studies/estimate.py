@@ -21,8 +21,8 @@ MOST_FIELDS = 4  # in a sentence
 class RunEstimate:
     """One run of an experiment.
 
-    - seconds: of the whole command, start-up included; None where nothing is known.
-    - usd: at the on-demand price, as max_usd counts it; None without a price or without seconds.
+    - seconds: of the whole command, start-up included. None if nothing is known.
+    - usd: at the on-demand price, as max_usd counts it. None without a price or without seconds.
     - basis: what the seconds are known from, as a phrase.
     """
 
@@ -34,9 +34,9 @@ class RunEstimate:
 def estimates(experiments: Iterable[Experiment], runs: Iterable[Record]) -> list[RunEstimate]:
     """Return the estimate of a run of each experiment from `runs` measured here.
 
-    They are the runs of the same configuration (their median); without any, those of the same training with
-    other workers, backend or hardware (the longest, as for the limit of a study); without any, what the
-    task's page says of its mini scale, where nothing else of the training is other.
+    They are the runs of the same configuration (their median). Without any, those of the same training with
+    other workers, backend or hardware (the longest, as for the limit of a study). Without any, the time that
+    the task's page gives for its mini scale, if nothing else of the training differs.
     """
     by_key: dict[str, list[float]] = {}  # s
     by_training: dict[str, list[float]] = {}
@@ -66,19 +66,19 @@ def _estimate(
         basis = f"the longest of {counted(count, 'earlier run')} of {task.name} with other workers or nodes"
         return _priced(experiment, seconds, basis)
     expected = registry.expected(task.name) if scale == "mini" else None
-    unknown = f"nothing: no run of {task.name} {scale}"
+    unknown = f"no run of {task.name} {scale}"
     if expected is None:
-        return RunEstimate(None, None, f"{unknown} is known here")
+        return RunEstimate(None, None, f"{unknown} is recorded")
     default = usual(task.name)
     other = [f"{name}={value}" for name, value in training.items() if default.get(name) != value]
     if other:
         more = ", ..." if len(other) > MOST_FIELDS else ""
-        return RunEstimate(None, None, f"{unknown} with {', '.join(other[:MOST_FIELDS])}{more} is known here")
+        return RunEstimate(None, None, f"{unknown} with {', '.join(other[:MOST_FIELDS])}{more} is recorded")
     return _priced(experiment, expected["seconds"], expected["source"])
 
 
 def _training(experiment: Experiment) -> dict[str, Any]:
-    """Return what decides how long a run trains, beside who computes it: its identity without the nodes."""
+    """Return what decides how long a run trains, except who computes it: its identity without the nodes."""
     fields = identity.identity(experiment.plain())
     return {name: value for name, value in fields.items() if name.partition(".")[0] not in NODES}
 

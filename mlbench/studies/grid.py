@@ -12,16 +12,16 @@ from mlbench.record.study import SEEDS
 
 OUTPUT = ("study", "verbose", SEARCH_PATH)  # with locations and operation, the same for all runs of a sweep
 ONE_VALUE = (*OUTPUT, "cluster", "division")
-MOST = 1000  # points, and seeds of one; a mistyped range plans no study of a lifetime
+MOST = 1000  # points, and seeds of one. A mistyped range plans no study of a lifetime
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What the words ask for.
+    """The measurements that the words describe.
 
-    - parameters: the words of every measured field, in the order given; most have one.
-    - output_settings: the words by name that say where results lie, which no measurement depends on.
-    - seeds: given ones; None where each repeat draws its own.
+    - parameters: the words of every measured field, in the order given. Most have one.
+    - output_settings: the words by name that place the results, on which no measurement depends.
+    - seeds: given ones. None if each repeat draws a seed.
     """
 
     parameters: dict[str, list[str]]
@@ -40,7 +40,7 @@ class Grid:
 
 
 def parse(overrides: Sequence[str]) -> Grid:
-    """Read words such as workers=1,2,4 or workers=range(1,5); UserError lists every fault."""
+    """Read words such as workers=1,2,4 or workers=range(1,5). UserError lists every fault."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import ChoiceSweep
     from hydra.errors import HydraException
@@ -84,5 +84,5 @@ def parse(overrides: Sequence[str]) -> Grid:
     if (points := math.prod(map(len, parameters.values()))) > MOST:
         faults.append(f"the grid has {points:,} points, more than {MOST:,}")
     if faults:
-        raise UserError("; ".join(faults), hint="`python -m mlbench.sweep --help` shows how to write a grid")
+        raise UserError("; ".join(faults), hint="e.g. workers=1,2,4 or workers=range(1,5)")
     return Grid(parameters, output_settings, None if seeds is None else tuple(map(int, seeds)))

@@ -1,4 +1,4 @@
-"""What a command would measure and about what that takes, as lines for people; nothing is started."""
+"""What a command would measure and about what that takes, as lines for people. Nothing is started."""
 
 import math
 import shlex
@@ -12,6 +12,7 @@ from mlbench.clusters import connection, node, placement
 from mlbench.config.division import task_title
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment, TrainingConfig
+from mlbench.config.overrides import typed
 from mlbench.datasets import arrow
 from mlbench.launch import cache, execute
 from mlbench.record import format, run_folders, study
@@ -26,8 +27,8 @@ from mlbench.terminal.result_card import WIDTH, wrapped
 
 LABEL = 12  # columns of the first column
 BY_FIRST_RUN = "made by the first run"
-OWN_FILES = "files of your own, read when the run begins"
-NOTHING = "dry run: nothing was started or written"
+OWN_FILES = "your files, read when the run begins"
+NOTHING = "dry run: no run was started, no file was written"
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,20 @@ def run(experiment: Experiment, overrides: Sequence[str]) -> list[str]:
         ("data", _data(experiment)),
         *(("deviation", str(deviation)) for deviation in experiment.deviations),
         ("reused", _reused(experiment)),
-        ("results", f"{experiment.output_root}, MLflow {experiment.plain()['tracking_uri'] or 'there too'}"),
+        (
+            "results",
+            f"{experiment.output_root}, MLflow {experiment.plain()['tracking_uri'] or 'in the same folder'}",
+        ),
         ("estimate", _total([(1, forecast)], experiment.hardware.name)),
         ("basis", forecast.basis),
     ]
-    every = shlex.join(["python", "-m", "mlbench.run", *overrides, "--cfg", "job"])
+    every = shlex.join(["mlbench", "run", *typed(overrides), "--cfg", "job"])
     lines = [line for label, text in rows for line in _row(label, text)]
     return [*lines, f"{'all values':{LABEL}}{every}", NOTHING]
 
 
 def sweep(spec: SweepSpec) -> tuple[list[str], bool]:
-    """Return the plan of a sweep, and whether a point is refused; UserError as `mlbench.sweep` has it."""
+    """Return the plan of a sweep, and whether a point is refused. Raises UserError like `mlbench.sweep`."""
     composed = compose_points(spec)
     result = session.load_results(spec)
     plan, wanted, _ = session.extended_plan(spec, result.study, composed)
@@ -99,7 +103,7 @@ def sweep(spec: SweepSpec) -> tuple[list[str], bool]:
 
 
 def _check(experiment: Experiment) -> None:
-    """Raise UserError for what the command itself refuses before a worker starts; write nothing."""
+    """Raise UserError for what the command itself refuses before a worker starts. Write nothing."""
     execute.check_launcher(experiment)
     execute.check(experiment)
     execute.check_folder("output_root", experiment.output_root)
@@ -153,17 +157,17 @@ def _total(runs: Sequence[tuple[int, RunEstimate]], hardware: str) -> str:
     left = [(count, estimate) for count, estimate in runs if count]
     number = sum(count for count, _ in left)
     if not number:
-        return "nothing is left to measure"
+        return "every run is finished"
     unknown = sum(count for count, estimate in left if estimate.seconds is None)
     seconds = math.fsum(count * (estimate.seconds or 0.0) for count, estimate in left)
     many = f" for {format.counted(number, 'run')}, one after the other" if number > 1 else ""
     text = f"about {format.whole(seconds)}{many}" if seconds else "unknown"
     if unknown and seconds:
-        text += f", without {format.counted(unknown, 'run')} of which nothing is known"
+        text += f", without {format.counted(unknown, 'run')} with unknown duration"
     costs = [count * estimate.usd for count, estimate in left if estimate.usd is not None]
     if costs:
-        return f"{text}; about {format.usd(math.fsum(costs))} at the on-demand price"
-    return f"{text}; not priced (hardware={hardware} has no price)" if seconds else text
+        return f"{text}, about {format.usd(math.fsum(costs))} at the on-demand price"
+    return f"{text}, not priced (hardware={hardware} has no price)" if seconds else text
 
 
 def _headline(experiment: Experiment) -> str:
@@ -198,7 +202,9 @@ def _goal(experiment: Experiment) -> str:
 def _data(experiment: Experiment) -> str:
     task = experiment.task
     if task.dataset == registry.NO_DATASET:
-        return f"none: {'the script has its own' if task.name == 'script' else 'every element is generated'}"
+        return (
+            f"none: {'the script reads its data' if task.name == 'script' else 'every element is generated'}"
+        )
     if registry.own_data(task):
         return OWN_FILES
     folder = experiment.data_root / task.dataset
@@ -209,7 +215,7 @@ def _data(experiment: Experiment) -> str:
 
 
 def _prepared(experiment: Experiment) -> str | None:
-    """Return the hash of the data set's manifest; None where it is not prepared, or not here."""
+    """Return the hash of the data set's manifest. None if it is not prepared, or not here."""
     task = experiment.task
     folder = experiment.data_root / task.dataset
     if (
@@ -223,13 +229,13 @@ def _prepared(experiment: Experiment) -> str | None:
 
 def _reused(experiment: Experiment) -> str:
     if experiment.force:
-        return "nothing: force=true measures again"
+        return "none: force=true measures again"
     if experiment.seed is None:
-        return "nothing: without seed=N every run is a new one"
+        return "none: without seed=N every run is a new one"
     record = cache.find_cached(experiment, data=_prepared(experiment))
     if record is None:
-        return f"nothing: no finished run has this configuration and seed={experiment.seed}"
-    return f"{record.run_id} of {record.started_at[:16]} would be shown; force=true measures again"
+        return f"none: no finished run has this configuration and seed={experiment.seed}"
+    return f"{record.run_id} of {record.started_at[:16]} would be shown (force=true measures again)"
 
 
 def _row(label: str, text: str) -> list[str]:

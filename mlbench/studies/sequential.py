@@ -1,7 +1,7 @@
 """Which points of a study need another seed: `repeats=auto` of a sweep.
 
 After every block of seeds all points of one page are compared in time, in cost and in price-performance. A
-point that is worse than another in all three gets no more seeds; where each of the three has one point left,
+point that is worse than another in all three gets no more seeds. If each of the three has one point left,
 none does.
 """
 
@@ -14,8 +14,9 @@ from mlbench.record import cost
 from mlbench.record.record import Record
 from mlbench.report import grouping
 
-# Of every look before the last, so that the last may test at its nominal level, as every page does:
-# Haybittle 1971, Repeated Assessment of Results; Peto et al. 1976, Design and Analysis of Clinical Trials.
+# Of every look before the last, so that the last may test at its nominal level, as every page does. Sources:
+# Haybittle 1971, Repeated Assessment of Results, and Peto et al. 1976, Design and Analysis of Clinical
+# Trials.
 LEVEL = 0.999
 FIRST = FEWEST_SHOWN  # seeds of each point before the first look
 MOST = 20  # seeds of a point, so that points which do not differ come to an end
@@ -40,7 +41,7 @@ def undecided(records: Iterable[Record], *, level: float = LEVEL) -> list[str]:
 
 
 def survivors(times: Sequence[Sequence[float]], prices: Sequence[float], *, level: float = LEVEL) -> set[int]:
-    """Return which samples of times (s, at a price each) may still be the best; none where all is decided."""
+    """Return which samples of times (s, at a price each) may still be the best. Empty if all is decided."""
     left: set[int] = set()
     for power in POWERS:
         samples = [

@@ -1,7 +1,8 @@
-"""A study of many runs: what `python -m mlbench.sweep` and the pipelines call.
+"""A study of many runs: what `mlbench sweep` and the pipelines call.
 
-`measure` composes and validates every point once (spec.py), extends the plan (record/study.py), and has
-Ray Tune run what is missing (tune.py); `publish` writes the report and the parent run in MLflow.
+`measure` has three steps. It composes and validates every point once (spec.py), then extends the plan
+(record/study.py), and has Ray Tune run what is missing (tune.py). `publish` writes the report and the parent
+run in MLflow.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ import os
 import platform
 import secrets
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 from mlbench import clock
 from mlbench.analysis.bootstrap import LEVEL
 from mlbench.clusters import connection, persistent, placement, ray_env
-from mlbench.config import compose
+from mlbench.config import compose, libraries
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
@@ -46,8 +47,6 @@ from mlbench.terminal.sweep_view import PointProgress, SweepView
 from mlbench.tracking import parent_runs, sync
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from mlbench.report import writer
 
 POLL_S = 0.5  # s between two looks at the study's log
@@ -56,7 +55,7 @@ LOST_S = 15.0  # s that the current run has to end without Ray, which ends this 
 
 @dataclass
 class StudyResult:
-    """How a sweep ended; `unmeasured` has a sentence for every trial without a result."""
+    """How a sweep ended. `unmeasured` has a sentence for every trial without a result."""
 
     study: Study
     folder: Path
@@ -82,11 +81,15 @@ class _Sweep:
     progress: SweepView
 
 
-def measure(spec: SweepSpec, *, console: "Console | None" = None) -> StudyResult:
-    """Measure what the study lacks; UserError lists every fault before anything runs.
+View = Callable[[Sequence[PointProgress]], SweepView]
 
-    `console`: (default: stderr) where progress is shown.
+
+def measure(spec: SweepSpec, *, view: View = SweepView) -> StudyResult:
+    """Measure what the study lacks. UserError lists every fault before anything runs.
+
+    `view`: returns what shows the progress of the points.
     """
+    libraries.require("ray", *libraries.DRAWING, user="a sweep")
     composed = compose_points(spec)
     result = load_results(spec)
     with study.locked(result.folder):
@@ -102,9 +105,9 @@ def measure(spec: SweepSpec, *, console: "Console | None" = None) -> StudyResult
         runs = _attempts(result, every, old=old)
         new = plan.points[len(before.points) :] if before.points else ()
         added = [shlex.join(point.overrides) for point in new]
-        _run_missing(result, wanted, every, runs=runs, spec=spec, added=added, console=console)
+        _run_missing(result, wanted, every, runs=runs, spec=spec, added=added, view=view)
         result.records = study.records(result.study, result.output_root)
-        # At the level of the page, whose answer stands beside the note.
+        # At the level of the page, whose answer is shown next to the note.
         ended = spec.auto and not result.interrupted
         if ended and (left := sequential.undecided(result.records, level=LEVEL)):
             points = format.counted(len(left), "point")
@@ -120,10 +123,10 @@ def measure(spec: SweepSpec, *, console: "Console | None" = None) -> StudyResult
 def extended_plan(
     spec: SweepSpec, before: Study, composed: Points
 ) -> tuple[Study, dict[str, Experiment], dict[str, Experiment]]:
-    """Return the plan with what the spec adds to it, the experiments that it wants, and all of the plan.
+    """Return the plan with what the spec adds to it, the experiments that it needs, and all of the plan.
 
-    The experiments are by key; `composed` is what `compose_points` made of the spec. UserError lists every
-    fault; nothing is written.
+    The experiments are by key. `composed` is what `compose_points` made of the spec. UserError lists every
+    fault. Nothing is written.
     """
     experiments, grids = composed
     plan = before
@@ -138,7 +141,7 @@ def extended_plan(
 
 
 def load_results(spec: SweepSpec) -> StudyResult:
-    """Return what the study on disk has; one that was not begun has nothing."""
+    """Return what the study on disk has. One that was not begun has nothing."""
     sample = sample_of(spec.output_settings)
     output_root = sample.output_root.absolute()
     folder = study.folder(output_root, spec.name)
@@ -147,7 +150,7 @@ def load_results(spec: SweepSpec) -> StudyResult:
 
 
 def prepare(spec: SweepSpec) -> None:
-    """Make the data sets of all points, official ones too; UserError for what cannot be measured."""
+    """Make the data sets of all points, official ones too. Raises UserError for what cannot be measured."""
     _, wanted, _ = extended_plan(spec, load_results(spec).study, compose_points(spec))
     for experiment in wanted.values():
         if experiment.task.dataset != registry.NO_DATASET:
@@ -157,9 +160,9 @@ def prepare(spec: SweepSpec) -> None:
 def ordered_trials(plan: Study) -> list[Trial]:
     """Return all trials in the order in which they run.
 
-    Every repeat is a block that has all points once, in an order of its own, so that a slow drift of the
-    machine favours no point and a study that stops early is balanced. The order is that of a hash of
-    order_seed, repeat and key: random, the same after a restart, and unmoved by points that come later.
+    Every repeat is a block that has all points once, in a random order. So a slow drift of the machine
+    favours no point, and a study that stops early is balanced. The order is that of a hash of order_seed,
+    repeat and key: random, the same after a restart, and unmoved by points that come later.
     """
 
     def order(trial: Trial) -> tuple[int, bytes]:
@@ -177,9 +180,9 @@ def _run_missing(
     runs: Mapping[str, Sequence[Record]],
     spec: SweepSpec,
     added: Sequence[str],
-    console: "Console | None",
+    view: View,
 ) -> None:
-    """Run the trials of the wanted points that have no finished run yet; `runs` are all attempts by trial."""
+    """Run the trials of the wanted points that have no finished run yet. `runs` are all attempts by trial."""
     plan = result.study
     planned = [trial for trial in ordered_trials(plan) if trial.point.key in wanted]
     results = {trial.id: trial_result(runs[trial.id]) for trial in planned}
@@ -189,7 +192,7 @@ def _run_missing(
         planned, results = [*planned, *missing], results | {trial.id: None for trial in missing}
     result.unmeasured += [
         f"{shlex.join(trial.overrides)}: failed: {format.last_line(run.error or '')} "
-        f"({run.run_id}; it counts as missed, also if the seed is run again)"
+        f"({run.run_id}; it counts as missed, even if the seed runs again)"
         for trial in planned
         if (run := results[trial.id]) is not None and run.status == "failed"
     ]
@@ -200,7 +203,7 @@ def _run_missing(
         point.runs += 1
         if (record := results[trial.id]) is not None and record.status in FINISHED:
             point.records.append(record)
-    with SweepView(list(rows.values()), console=console) as progress:
+    with view(list(rows.values())) as progress:
         sweep = _Sweep(spec, result, wanted, experiments, progress)
         progress.say(f"study {plan.name}: {plan.question}")
         if added:
@@ -222,9 +225,9 @@ def _run_missing(
 
 @contextmanager
 def _joined(missing: Sequence[Trial], sweep: _Sweep) -> Iterator[tuple[list[Trial], _Sweep]]:
-    """Join the cluster; yield the trials that fit on it."""
+    """Join the cluster. Yield the trials that fit on it."""
     sample = sweep.wanted[missing[0].point.key]
-    sweep.progress.say(f"starting Ray ({sample.cluster.name})")
+    sweep.progress.say(connection.beginning(sample))
     with ExitStack() as cluster:
         with starting(partial(_give_up, sweep.progress)):
             host = cluster.enter_context(connection.join(sample))
@@ -233,7 +236,7 @@ def _joined(missing: Sequence[Trial], sweep: _Sweep) -> Iterator[tuple[list[Tria
 
 def _give_up(progress: SweepView, why: str) -> None:
     """End this process from a thread: the main thread waits in Ray and never returns."""
-    progress.say(f"stopped: {why}; the same command resumes")
+    progress.say(f"stopped: {why}. The same command resumes")
     os._exit(1)
 
 
@@ -241,17 +244,17 @@ def _give_up(progress: SweepView, why: str) -> None:
 def _submitting(missing: Sequence[Trial], sweep: _Sweep) -> Iterator[tuple[list[Trial], _Sweep]]:
     """Join a Ray on this machine, which submits one run after the other and measures nothing.
 
-    Runs on nodes of one shape share a Ray cluster, which grows: so the trials are yielded sorted by their
-    size, and random only within one. The Ray clusters are deleted at the end.
+    Runs on nodes of one shape share a Ray cluster, which grows. So the trials are yielded sorted by their
+    size, and random only within one size. The Ray clusters are deleted at the end.
     """
     spec, result, wanted = sweep.spec, sweep.result, sweep.wanted
     sample = wanted[missing[0].point.key]
     cluster = connection.load(sample.cluster.name)
-    location = f"{platform.node()}:{result.folder.absolute()}"  # a resumed sweep has it, and nobody else's
+    location = f"{platform.node()}:{result.folder.absolute()}"  # a resumed sweep has it, and no other sweep
     digest = hashlib.sha256(location.encode()).hexdigest()[:8]
     shared = getattr(sample.cluster, "shared", None) or f"mlb-sweep-{digest}"
     settings = dict(spec.output_settings) | {"cluster.shared": f"cluster.shared={shared}"}
-    sweep.progress.say(f"submitting to {sample.cluster.name}; the runs share Ray clusters named {shared}-*")
+    sweep.progress.say(f"submitting to {sample.cluster.name}. The runs share Ray clusters named {shared}-*")
     here = sample.model_copy(update={"cluster": compose.compose(["cluster=local"]).cluster})
     try:
         with connection.join(here):
@@ -261,8 +264,8 @@ def _submitting(missing: Sequence[Trial], sweep: _Sweep) -> Iterator[tuple[list[
         fields = sample.cluster.model_copy(update={"shared": shared})
         try:
             cluster.end_sweep(sample.model_copy(update={"cluster": fields}))
-        except Exception as error:  # whatever the cluster says, what was measured is measured
-            result.notes.append(f"the Ray clusters {shared}-* may still be there: {error}")
+        except Exception as error:  # whatever the cluster answers, what was measured is measured
+            result.notes.append(f"the Ray clusters {shared}-* may still exist: {error}")
 
 
 def _more_seeds(
@@ -271,7 +274,7 @@ def _more_seeds(
     limits: Mapping[str, float | None],
     result: StudyResult,
 ) -> list[Trial]:
-    """Plan a seed more for each wanted point whose place among the others is undecided; return its trials.
+    """Plan a seed more for each wanted point whose rank among the others is undecided. Return its trials.
 
     A point with a seed that has no result gets none, nor one whose next run would exceed a limit.
     """
@@ -290,7 +293,7 @@ def _more_seeds(
 
 
 def _run(missing: Sequence[Trial], sweep: _Sweep, budget: Budget) -> None:
-    """Let Tune run the trials; on Ctrl-C the running one ends as a single run does."""
+    """Let Tune run the trials. On Ctrl-C the running one ends as a single run does."""
     ray_env.configure_tune()
     import ray
 
@@ -342,7 +345,7 @@ def _run(missing: Sequence[Trial], sweep: _Sweep, budget: Budget) -> None:
     result.unmeasured += monitor.unmeasured
     if thread.error is not None:
         raise UserError(f"Ray Tune ended: {thread.error}", hint="the same command resumes") from thread.error
-    error = next(iter(thread.trial_errors), "Ray Tune does not say why")
+    error = next(iter(thread.trial_errors), "Ray Tune gives no reason")
     why = monitor.refusal or f"it did not start: {error}"
     if monitor.refusal:
         progress.say(f"stopped: {monitor.refusal}")
@@ -351,7 +354,7 @@ def _run(missing: Sequence[Trial], sweep: _Sweep, budget: Budget) -> None:
 
 
 def _feasible(missing: Sequence[Trial], refusals: Mapping[str, str], sweep: _Sweep) -> list[Trial]:
-    """Return the trials whose points are not refused; tell of the others."""
+    """Return the trials whose points are not refused. Report the others."""
     for point in {trial.point.key: trial.point for trial in missing}.values():
         if point.key in refusals:
             sentence = f"{shlex.join(point.overrides)}: {refusals[point.key]}"
@@ -361,7 +364,7 @@ def _feasible(missing: Sequence[Trial], refusals: Mapping[str, str], sweep: _Swe
 
 
 def refusal(experiment: Experiment) -> str | None:
-    """Return why this experiment can never run on this machine or its cluster; None where it may."""
+    """Return why this experiment can never run on this machine or its cluster. None if it may."""
     try:
         if connection.shares_files(experiment):
             placement.require_room(experiment)
@@ -373,7 +376,7 @@ def refusal(experiment: Experiment) -> str | None:
 
 
 def _refusals_there(missing: Sequence[Trial], sweep: _Sweep, *, host: str) -> dict[str, str]:
-    """Return why points do not fit on the cluster, by key; tell of those whose workers share CPUs."""
+    """Return why points do not fit on the cluster, by key. Report those whose workers share CPUs."""
     refusals: dict[str, str] = {}
     for point in {trial.point.key: trial.point for trial in missing}.values():
         try:
@@ -383,7 +386,7 @@ def _refusals_there(missing: Sequence[Trial], sweep: _Sweep, *, host: str) -> di
             continue
         if room.oversubscribed:
             overrides = shlex.join(point.overrides)
-            sweep.progress.say(f"oversubscribed: {overrides}: it runs, and is excluded from every speed-up")
+            sweep.progress.say(f"oversubscribed: {overrides}: it runs but is excluded from every speed-up")
     return refusals
 
 
@@ -392,9 +395,9 @@ def _attempts(
 ) -> dict[str, list[Record]]:
     """Return all runs of every trial.
 
-    What a killed sweep left half-done is concluded first; a note tells of each run for which that fails. A
+    What a killed sweep left half-done is concluded first. A note names each run for which that fails. A
     finished run that only the store has, because it was measured elsewhere or its folder is gone, is brought
-    here. The store is asked for the `old` trials only: a seed that has just been drawn is nobody's.
+    here. The store is searched for the `old` trials only, as a seed that has just been drawn has no runs.
     """
     trials = ordered_trials(result.study)
     stores = {f"{trial.seed:x}": experiments[trial.point.key].store for trial in trials}
@@ -417,20 +420,20 @@ def _attempts(
 
 
 def _conclude(folder: Path, store: str) -> str | None:
-    """Conclude a run that was killed, and send it to MLflow; return a sentence where either fails."""
+    """Conclude a run that was killed, and send it to MLflow. Return a sentence if either fails."""
     uploaded = sync.upload(folder, folder.name, store, draw=show.Terminal().figures)
     if uploaded.outcome == "running":
-        return f"{folder.name} is still running: it counts once it has ended"
+        return f"{folder.name} is still running: it counts after it ends"
     if uploaded.outcome != "failed":
         return None
     later = run_folders.results_command("sync", folder.parent)
     if (folder / "record.json").exists():
         return f"{folder.name} is not in MLflow ({uploaded.why}): {later}"
-    return f"{folder.name} was interrupted and counts nowhere, as it has no record ({uploaded.why}): {later}"
+    return f"{folder.name} was interrupted and does not count, as it has no record ({uploaded.why}): {later}"
 
 
 def compared(result: StudyResult) -> "list[writer.Group]":
-    """Return what the report compares; its bootstraps take seconds."""
+    """Return what the report compares. Its bootstraps take seconds."""
     from mlbench.report import writer
 
     return writer.groups(result.records, histories=study.histories(result.output_root))
@@ -438,18 +441,18 @@ def compared(result: StudyResult) -> "list[writer.Group]":
 
 def publish(result: StudyResult, groups: "Sequence[writer.Group]") -> None:
     """Write the report of what `compared` returned, and the parent run with it into MLflow."""
-    from mlbench.report import study_summary, writer
+    from mlbench.report import mlflow_study, writer
 
     folder = result.folder / study.REPORT
     try:
         writer.write(result.records, folder, study=_text(result), grouped=groups)
     except OSError as error:
         sentence = f"the report in {folder} cannot be written: {error.strerror or error}"
-        raise UserError(sentence, hint="the runs are whole; the same command writes it again") from error
+        raise UserError(sentence, hint="the runs are complete, the same command writes it again") from error
     status = "FAILED" if result.unmeasured else "FINISHED"
     arguments = {"output_root": result.output_root, "uri": result.store}
     with _mlflow_may_fail(result):
-        summary = study_summary.summary(result.study, result.records, result.output_root, groups=groups)
+        summary = mlflow_study.summary(result.study, result.records, result.output_root, groups=groups)
         parent_runs.write(result.study, result.records, summary, **arguments, status=status)
 
 
@@ -465,7 +468,7 @@ def _mlflow_may_fail(result: StudyResult) -> Iterator[None]:
 
 
 def _text(result: StudyResult) -> "writer.StudyText":
-    """Return what the report says of the study beside its runs."""
+    """Return what the report has of the study in addition to its runs."""
     from mlbench.report import writer
 
     plan, log = result.study, result.folder / study.LOG

@@ -20,7 +20,7 @@ from mlbench.record.study import Invocation, Study
 from mlbench.studies import grid, sequential
 from mlbench.terminal.args import seconds
 
-# name=value words of the sweep itself; study= it shares with run.
+# name=value words of the sweep itself. It shares study= with run.
 OPTIONS = ("repeats", "max_usd", "max_time", "question", "extend")
 AUTO = "auto"  # repeats=auto: as many as it takes (studies/sequential.py)
 REPEATS = 5  # the fewest runs whose range holds the median in 94 % of studies (docs/statistics.md)
@@ -38,8 +38,8 @@ class StudyFile(FrozenModel):
 class SweepSpec:
     """What is to be measured.
 
-    - grids: grids with the command line that asked for each; none means what the study on disk still lacks.
-    - output_settings: overrides that say where results lie and how runs are carried out, by name.
+    - grids: grids with the command line of each. Without any: what the study on disk still lacks.
+    - output_settings: overrides that set the results' paths and how runs are carried out, by name.
     - extend: whether tasks may be added to a study that was begun without them.
     - max_time_s: after so long no further run starts.
     - auto: whether points get seeds until their order is decided.
@@ -56,7 +56,7 @@ class SweepSpec:
 
 
 def read(arguments: Sequence[str]) -> SweepSpec:
-    """Parse a command line; `study=NAME` takes its grids from conf/study, with the other words over theirs.
+    """Parse a command line. `study=NAME` takes its grids from conf/study, which the other words override.
 
     Without other words it takes them from the study on disk as well.
     """
@@ -83,7 +83,7 @@ def named(
     output_settings: Mapping[str, str],
     options: Mapping[str, str] | None = None,
 ) -> SweepSpec:
-    """Return the sweep of a study in conf/study, with the words `over` its own, or of a begun one."""
+    """Return the sweep of a study in conf/study, which the words `over` override, or of a begun one."""
     options, files = dict(options or {}), plugins.files("study", _searchpath(output_settings))
     path = files.get(name)
     if path is None:
@@ -94,14 +94,14 @@ def named(
             choices = sorted({*files, *begun})
             if name.endswith(".yaml"):
                 hint = f"copy it to FOLDER/study, and write --config-dir FOLDER study={Path(name).stem}"
-                raise UserError(f"study={name} is a file, not the name of a study", hint=hint)
+                raise UserError(f"study={name} is a file, not a study name", hint=hint)
             raise UserError(
-                f"study={name}: there is no study {name!r} in conf/study or below {output_root}",
-                hint=f"choose one of {', '.join(choices)}, or say what it measures: task=logreg workers=1,2",
+                f"unknown study={name}: neither in conf/study nor below {output_root}",
+                hint=f"choose one of {', '.join(choices)}, or give its points: task=logreg workers=1,2",
             )
         return SweepSpec(name, plan.question, (), output_settings, **_limits(options))
     file = load_file(path)
-    if "repeats" in options:  # the plan tells the command that was given, and not that of the file
+    if "repeats" in options:  # the plan has the command that was given, and not that of the file
         over = [*over, f"repeats={options['repeats']}"]
     grids = []
     for line in file.sweeps:
@@ -112,8 +112,8 @@ def named(
         own, overrides = _options(arguments)
         if unread := [f"{option}={value}" for option, value in own.items() if option != "repeats"]:
             raise UserError(
-                f"{path}: a line of sweeps takes no {' '.join(unread)}",
-                hint="write max_usd: NUMBER beside sweeps:, and the others after the name of the study",
+                f"{path}: a line of sweeps cannot have {' '.join(unread)}",
+                hint="write max_usd: NUMBER next to sweeps:, and the others after study=NAME",
             )
         parsed = grid.parse(overrides)
         grids.append((parsed, _invocation(arguments, own | options, seeds=parsed.seeds)))
@@ -125,7 +125,7 @@ def named(
 
 
 def sample_of(output_settings: Mapping[str, str]) -> Experiment:
-    """Return an experiment with the settings' places; a cluster's own fields need the cluster beside them."""
+    """Return an experiment with the settings' paths, without cluster fields, which need a cluster."""
     return compose.compose(
         [word for name, word in output_settings.items() if not name.startswith("cluster.")]
     )
@@ -135,13 +135,13 @@ Points = tuple[dict[str, Experiment], list[dict[str, tuple[str, ...]]]]
 
 
 def compose_points(spec: SweepSpec) -> Points:
-    """Compose every point of the grids, or tell every fault at once.
+    """Compose every point of the grids, or raise every fault at once.
 
     Returns all experiments by key, and for each grid its points' words by key.
     """
     experiments: dict[str, Experiment] = {}
     grids: list[dict[str, tuple[str, ...]]] = []
-    faults: dict[str, str] = {}  # by their text: a fault of all points is told once
+    faults: dict[str, str] = {}  # by their text: a fault of all points is listed once
     for parsed, _ in spec.grids:
         overrides: dict[str, tuple[str, ...]] = {}
         grids.append(overrides)
@@ -162,7 +162,7 @@ def compose_points(spec: SweepSpec) -> Points:
 def plan_experiments(
     plan: Study, experiments: Mapping[str, Experiment], spec: SweepSpec
 ) -> dict[str, Experiment]:
-    """Return the experiments of all points of the plan by key; those of the sweep are composed already."""
+    """Return the experiments of all points of the plan by key. Those of the sweep are composed already."""
     return {point.key: experiments.get(point.key) or _compose(point.overrides, spec) for point in plan.points}
 
 
@@ -173,18 +173,18 @@ def _compose(overrides: Sequence[str], spec: SweepSpec) -> Experiment:
 def require_measurable(wanted: Mapping[str, Experiment], spec: SweepSpec) -> None:
     """Refuse what would fail in every run."""
     if not wanted:
-        raise UserError(f"study {spec.name} has no points", hint="say what it measures")
+        raise UserError(f"study {spec.name} has no points", hint="give a setting, e.g. workers=1,2")
     if spec.max_usd is not None:
         free = {
             experiment.hardware.name for experiment in wanted.values() if experiment.hardware.price is None
         }
         if free:
             raise UserError(
-                f"max_usd= needs a price, hardware={', '.join(sorted(free))} has none",
+                f"max_usd= needs a price, but hardware={', '.join(sorted(free))} has none",
                 hint="choose hardware with a price, or leave max_usd out",
             )
     if spec.auto and any(experiment.target is None for experiment in wanted.values()):
-        raise UserError("repeats=auto compares times to a goal, and there is none", hint="repeats=5")
+        raise UserError("repeats=auto needs a goal", hint="e.g. repeats=5")
     if any(experiment.force for experiment in wanted.values()):
         raise UserError("a study measures a seed once", hint="raise repeats= instead of force=true")
 
@@ -204,8 +204,9 @@ def require_same_study(
     added = dict.fromkeys(experiment.task.name for experiment in new if experiment.task.name not in tasks)
     if added:
         raise UserError(
-            f"study={spec.name} measures task={','.join(tasks)}; this would add task={','.join(added)}",
-            hint="another study=NAME keeps them apart; extend=true adds it",
+            f"study={spec.name} measures task={','.join(tasks)}, this command would add "
+            f"task={','.join(added)}",
+            hint="give another study=NAME, or extend=true to add it",
         )
     given = {word.partition("=")[0] for parsed, _ in spec.grids for word in parsed.parameters}
     first, *others = (point.overrides for point in before.points)
@@ -216,15 +217,15 @@ def require_same_study(
     fixed = set.intersection(*({(n, str(v)) for n, v in items} for items in fields[: len(old)]))
     same = all(fixed <= {(n, str(v)) for n, v in items} for items in fields[len(old) :])
     if left_out and not same and not keys <= wanted.keys():
-        command = shlex.join(["python", "-m", "mlbench.sweep", *left_out, *spec.grids[-1][1].overrides])
+        command = shlex.join(["mlbench", "sweep", *left_out, *spec.grids[-1][1].overrides])
         raise UserError(
             f"study={spec.name} measures {shlex.join(left_out)}, which is left out here",
-            hint=f"{command}; another study=NAME keeps them apart; extend=true adds it",
+            hint=f"give another study=NAME, extend=true to add it, or type {command}",
         )
 
 
 def load_file(path: Path) -> StudyFile:
-    """Read a file of conf/study; UserError names what is wrong with it."""
+    """Read a file of conf/study. UserError names what is wrong with it."""
     try:
         return StudyFile.model_validate(plugins.values(path))
     except ValidationError as error:
@@ -256,22 +257,22 @@ def _invocation(
     text = options.get("repeats", str(REPEATS))
     if text == AUTO:
         if seeds is not None:
-            raise UserError("repeats=auto draws the seeds, and these are given", hint="leave seed= out")
+            raise UserError("repeats=auto draws seeds, so seed= cannot be given", hint="remove seed=")
         text = str(sequential.FIRST)
     if not text.isdecimal() or not 1 <= int(text) <= grid.MOST:
-        raise UserError(f"repeats={text} is not a whole number from 1 to {grid.MOST}, nor auto")
+        raise UserError(f"repeats={text} must be auto or a whole number from 1 to {grid.MOST}")
     if seeds is not None and "repeats" in options and int(text) != len(seeds):
         sentence = f"repeats={text} and {len(seeds)} given seeds contradict each other"
-        raise UserError(sentence, hint="leave repeats= out")
+        raise UserError(sentence, hint="remove repeats=")
     repeats = int(text) if seeds is None else len(seeds)
     recorded = tuple(without_credentials(word) for word in arguments)
     return Invocation(at=clock.iso(clock.wall()), overrides=recorded, repeats=repeats)
 
 
 def _limits(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a SweepSpec that say how far it goes."""
+    """Return the fields of a SweepSpec that limit it."""
     if (extend := options.get("extend", "false")) not in ("true", "false"):
-        raise UserError(f"extend={extend} is neither true nor false")
+        raise UserError(f"extend={extend} must be true or false")
     return {
         "max_usd": _max_usd(options),
         "max_time_s": seconds("max_time", options["max_time"]) if "max_time" in options else None,
@@ -288,7 +289,9 @@ def _max_usd(options: Mapping[str, str]) -> float | None:
     except ValueError:
         limit = 0.0
     if not 0 < limit < float("inf"):
-        raise UserError(f"max_usd={options['max_usd']} is not a number of USD above 0", hint="e.g. max_usd=5")
+        raise UserError(
+            f"max_usd={options['max_usd']} must be a number of USD above 0", hint="e.g. max_usd=5"
+        )
     return limit
 
 

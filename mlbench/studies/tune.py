@@ -1,10 +1,9 @@
-"""Ray Tune runs the trials of a study, one after the other; each is a command in a process of its own.
+"""Ray Tune runs the trials of a study, one after the other. Each is a command in a separate process.
 
-A trial is `python -m mlbench.run ...` as a subprocess that joins the sweep's Ray, not a call inside Tune's
-actor: its record has the command that repeats it, its start-up is that of a single run, it is stopped as a
-single run is, and nothing of the trial before is left in its process. Tune's limit of concurrency gives one
-trial at a time. What was done is in the study's folder, whose log StudyMonitor follows;
-Tune's own state is thrown away.
+A trial is `mlbench run ...` as a subprocess that joins the sweep's Ray, not a call inside Tune's
+actor. Its record has the command that repeats it. It starts and stops as a single run does, and nothing of
+the previous trial is left in its process. Tune's limit of concurrency gives one trial at a time. What was
+done is in the study's folder, whose log StudyMonitor follows. Tune's state is thrown away.
 """
 
 import os
@@ -41,12 +40,12 @@ POLL_S = 0.5  # s between two looks at the log while the running trial ends
 
 @dataclass(frozen=True)
 class TrialContext:
-    """What Tune's actor needs to run trials; it stays in memory, as the environment may hold secrets.
+    """What Tune's actor needs to run trials. It stays in memory, as the environment may hold secrets.
 
-    - trials: by id, in the order in which they run; those that are planned later are added.
+    - trials: by id, in the order in which they run. Those that are planned later are added.
     - experiments: by key, of all points of the study, whose runs share the budget.
-    - output_settings: overrides that say where results lie, the same for all trials.
-    - folder: the study's; output_root: where the runs' folders are made.
+    - output_settings: overrides that set the results' paths, the same for all trials.
+    - folder: the study's. output_root: the parent of the runs' folders.
     - sweep: an id of this call, so that a stop is not taken for that of an earlier one.
     - limits: max_usd, expires and ends, as a Budget has them.
     """
@@ -98,7 +97,7 @@ class TuneThread(threading.Thread):
         self.ended.wait(limit_s)
 
     def _signal(self, number: int, *, but: Collection[int] = ()) -> set[int]:
-        """Signal the running trials; return their process ids."""
+        """Signal the running trials. Return their process ids."""
         pids = {
             started["pid"]
             for trial, started in running(self.context.log).items()
@@ -110,7 +109,7 @@ class TuneThread(threading.Thread):
 
 
 def running(log: Path) -> dict[str, dict[str, Any]]:
-    """Return what the log says of the trials that have started and not ended, by trial."""
+    """Return what the log has on the trials that have started and not ended, by trial."""
     values: dict[str, dict[str, Any]] = {}
     for event in events.read(log) if log.exists() else ():
         if event["key"] == STARTED:
@@ -162,11 +161,11 @@ class NextTrial(Searcher):
 
 
 def _fit(context: TrialContext, more: Callable[[], Sequence[Trial]]) -> list[str]:
-    """Run all trials; return the errors of Tune's own."""
-    # Workers may need every CPU, so a trial reserves none. It runs on this node, where the folders are.
+    """Run all trials. Return the errors of Tune itself."""
+    # Workers may need every CPU, so a trial reserves none. It runs on this node, which has the folders.
     resources = {"cpu": 0.0, f"node:{ray.util.get_node_ip_address()}": PIN}
     if set(persistent.DRIVER_RESOURCE) <= set(ray.cluster_resources()):
-        resources |= persistent.DRIVER_RESOURCE  # where two sweeps share a Ray, the second waits
+        resources |= persistent.DRIVER_RESOURCE  # if two sweeps share a Ray, the second waits
     before = set(running(context.log))  # of a sweep that was killed
     with temporary_folder.folder() as storage:
         grid = tune.Tuner(
@@ -215,14 +214,14 @@ def run_trial(config: dict[str, Any], *, context: TrialContext) -> dict[str, Any
         )
         try:
             events.append(context.log, STARTED, about | {"pid": process.pid}, kind="INTERVAL_START")
-        except UserError:  # a full disk; a run that the log does not name would be nobody's
+        except UserError:  # a full disk. A run that the log does not name would be lost
             process.terminate()
             raise
         code = process.wait()
     runs = [run for run in study.attempts([trial], context.output_root)[trial.id] if run.run_id not in before]
     if runs:
         result = {"run_id": runs[-1].run_id, "status": runs[-1].status, "error": runs[-1].error}
-    elif _stopped(context):  # while it waited for another run, say
+    elif _stopped(context):  # while it waited for another run, for example
         result = {"run_id": None, "status": "interrupted", "error": execute.STOPPED}
     else:
         result = {"run_id": None, "status": "failed", "error": _last_line(output, code)}
@@ -259,13 +258,13 @@ def _refusal(trial: Trial, context: TrialContext) -> str | None:
 
 
 def _output(folder: Path, trial: Trial) -> Path:
-    """Return where an attempt's output goes: `<trial>-<attempt>.txt`, beside that of the attempts before."""
+    """Return the path of an attempt's output: `<trial>-<attempt>.txt`, next to that of earlier attempts."""
     folder.mkdir(exist_ok=True)
     return folder / f"{trial.id}-{len(list(folder.glob(f'{trial.id}-*.txt'))) + 1}.txt"
 
 
 def _last_line(output: Path, code: int) -> str:
-    """Return the last line that the command printed where it left no record."""
+    """Return the last line that the command printed if it left no record."""
     text = output.read_text(errors="replace")
     last = format.last_line(text) if text.strip() else ""
     if last.startswith("mlbench: "):
@@ -274,7 +273,7 @@ def _last_line(output: Path, code: int) -> str:
 
 
 class RunProgress:
-    """Reads from its log how far the run of a seed is; a folder with a record is an earlier attempt's."""
+    """Reads from its log how far the run of a seed is. A folder with a record is an earlier attempt's."""
 
     def __init__(self, output_root: Path, seed: int) -> None:
         self._logs = output_root, f"*-{seed:x}/{events.NAME}"
@@ -282,7 +281,7 @@ class RunProgress:
         self._epoch = self._epochs = 0.0
 
     def update(self) -> tuple[float, float] | None:
-        """Return the epochs that were trained and the most that may be; None while nobody knows them."""
+        """Return the epochs that were trained and the most that may be. None while they are unknown."""
         if self._follower is None:
             root, pattern = self._logs
             running = [log for log in root.glob(pattern) if not (log.parent / "record.json").exists()]
@@ -300,10 +299,10 @@ class RunProgress:
 class StudyMonitor:
     """Reads what the log of a study gains, and shows it.
 
-    - trials: by id; some may be added while others run.
+    - trials: by id. Some may be added while others run.
     - remaining: the trials that have not ended, by id.
     - unmeasured: a sentence for every trial that ended without a result.
-    - refusal: why the budget allowed no further trial; empty: it did.
+    - refusal: why the budget allowed no further trial. Empty: it did.
     """
 
     def __init__(
@@ -365,7 +364,7 @@ class StudyMonitor:
         self._progress.ended(overrides, run, value["error"], value["status"])
 
     def _forecast(self, running: Trial | None) -> None:
-        """Tell how long the trial in progress takes, and the others that are left."""
+        """Show how long the trial in progress takes, and the others that are left."""
         seconds = 0.0 if running is None else self._budget.seconds(running.point.key)
         others = [trial.point.key for trial in self.remaining.values() if trial != running]
         self._progress.run_s = seconds or 0.0

@@ -22,7 +22,7 @@ ORIGIN = {
     "attribution": "Copyright 2017 Zalando SE",
 }
 SIDE = 28  # pixels
-SPLITS = {"train": "train", "test": "t10k"}  # the publisher's own, by the names of its files
+SPLITS = {"train": "train", "test": "t10k"}  # the publisher's, by the names of its files
 CLASSES = (
     *("T-shirt/top", "trouser", "pullover", "dress", "coat"),
     *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
@@ -38,7 +38,7 @@ def read(writer: DatasetWriter) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         images = idx(gzip.decompress(content[f"{name}-images-idx3-ubyte.gz"]))
         labels = idx(gzip.decompress(content[f"{name}-labels-idx1-ubyte.gz"]))
         if images.shape != (len(labels), SIDE, SIDE) or labels.max() >= len(CLASSES):
-            raise UserError(f"{package} does not hold Fashion-MNIST", hint="remove it and fetch it again")
+            raise UserError(f"{package} does not hold Fashion-MNIST", hint="remove it and download it again")
         splits[split] = images, labels
     return splits
 
@@ -46,11 +46,12 @@ def read(writer: DatasetWriter) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 def idx(content: bytes) -> np.ndarray:
     """Return the array of bytes that an IDX file holds.
 
-    Two zeros, 8 for unsigned bytes, the number of dimensions, each of them as 4 bytes (big-endian), then the
-    values: http://yann.lecun.com/exdb/mnist/. Raises ValueError for anything else.
+    The file has two zeros, 8 for unsigned bytes, and the number of dimensions. Each of them follows as 4
+    bytes (big-endian), then the values: http://yann.lecun.com/exdb/mnist/. Raises ValueError for anything
+    else.
     """
     if content[:3] != b"\0\0\x08":
-        raise ValueError("it is no IDX file of bytes")
+        raise ValueError("it is not an IDX file of bytes")
     dimensions = content[3]
     shape = np.frombuffer(content, ">u4", dimensions, offset=4)
     return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)

@@ -1,4 +1,4 @@
-"""What both tasks with attention ask of their widths."""
+"""Check the widths of both tasks with attention."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from mlbench.config.errors import UserError
 
 
 def check(config: Any) -> None:
-    """Raise UserError where the attention heads do not share the width `d_model` equally."""
+    """Raise UserError if the width `d_model` is not a multiple of the attention heads."""
     if config.d_model % config.heads:
         raise UserError(
             f"task.heads={config.heads} does not divide task.d_model={config.d_model}",

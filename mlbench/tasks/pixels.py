@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def memory_format(device: torch.device, precision: str) -> torch.memory_format:
-    """Return the order in which images and weights lie in memory; it changes speed and rounding alone.
+    """Return the order in which images and weights lie in memory. It changes speed and rounding alone.
 
     Channels last, but for float32 on a GPU: tensor cores do not compute that, and cuDNN's other kernels are
     made for channels first.

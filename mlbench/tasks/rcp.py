@@ -13,7 +13,7 @@ from mlbench.tasks import registry
 
 
 def benchmark(experiment: dict[str, Any]) -> str:
-    """Return MLPerf's name of an official task that it has; else ours, e.g. logreg or gnmt_mini."""
+    """Return MLPerf's name of an official task that it has, else ours, e.g. logreg or gnmt_mini."""
     name, scale = experiment["task"]["name"], experiment["scale"]
     mlperf = registry.mlperf(name)
     if scale != "official":
@@ -34,7 +34,7 @@ def hyperparameters(record: Record) -> dict[str, Any]:
 
 
 def fields(config: TrainingConfig, experiment: dict[str, Any], *, workers: int) -> dict[str, Any]:
-    """Return the hyper-parameters of a resolved experiment; batch and micro-batch are in the global one."""
+    """Return the hyper-parameters of a resolved experiment. Batch and micro-batch are in the global one."""
     left_out = (
         "task.batch_size",
         "task.time_budget_s",
@@ -53,7 +53,7 @@ def fields(config: TrainingConfig, experiment: dict[str, Any], *, workers: int) 
 
 
 def target(experiment: dict[str, Any]) -> float | None:
-    """Return the number that the goal is, in the metric's unit; None without a goal."""
+    """Return the number that the goal is, in the metric's unit. None without a goal."""
     goals, goal = experiment["task"]["goals"], experiment["goal"]
     if isinstance(goal, str):
         return None if goal == "none" or goals is None else float(goals[goal])
@@ -91,7 +91,7 @@ def files(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
 
 
 def warning(runs: Sequence[Record]) -> str | None:
-    """Return why the runs of one point, or a single run, converged too fast to be true; None otherwise."""
+    """Return why the runs of one point, or a single run, converged too fast to be true, or None otherwise."""
     reached = [run for run in runs if run.status == "goal_reached"]
     if not reached or reached[0].source != "mlbench":
         return None

@@ -2,22 +2,23 @@
 
 A task is a module with three names, and `conf/task/NAME.yaml` with the values of its closed division:
 
-- `Config`: a frozen `TaskConfig` with the task's own fields. It has no defaults; the YAML has them all.
+- `Config`: a frozen `TaskConfig` with the task's fields. It has no defaults, as the YAML has them all.
 - `prepare(config, root, *, progress=None) -> Path`: makes the data set below `root` once and returns its
-  folder. Not timed. `progress(step, done, total, unit)` tells a person how far it is (datasets/arrow.py).
+  folder. Not timed. `progress(step, done, total, unit)` shows a person how far it is (datasets/arrow.py).
 
-It may have a fourth, `check(config, *, workers, folder)`, which raises UserError for what cannot run; the
-driver calls it before any worker starts.
+It may have a fourth, `check(config, *, workers, folder)`, which raises UserError for what cannot run. The
+driver calls it before any worker starts. A fifth, `LIBRARIES`, lists the optional libraries that the workers
+import (mlbench/config/libraries.py).
 
-A module beside it, `torch`, has one more, which may import torch:
+A module next to it, `torch`, has one more, which may import torch:
 
 - `build(config, worker) -> TrainingSetup`: what `mlbench.training.loop.train` trains. Or, of a task that does
   not train, `measure(config, worker) -> TaskResult`.
 
-A task whose result is a table may have a module `report`; the tables of others are shown row by row:
+A task whose result is a table may have a module `report`. The tables of others are shown row by row:
 
-- `charts(tables, *, about, network_gbit_per_s=None) -> list[Chart]` and `summary(tables) -> list[str]`, where
-  `tables` has rows by the label of the runs that measured them;
+- `charts(tables, *, about, network_gbit_per_s=None) -> list[altair.LayerChart]` (mlbench.analysis.marks) and
+  `summary(tables) -> list[str]`. `tables` has rows by the label of the runs that measured them.
 - `terminal(table, *, network_gbit_per_s=None)`, which rich can print.
 
 The module itself must import quickly (no torch), because the driver only needs `Config` and `prepare`.
@@ -31,8 +32,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from mlbench.config import plugins
-from mlbench.config.errors import UserError
+from mlbench.config import libraries, plugins
+from mlbench.config.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from mlbench.training.worker import Worker
@@ -41,17 +42,22 @@ NO_DATASET = "none"  # of tasks that generate what they need
 
 
 def load(name: str) -> ModuleType:
-    """Import the task `name`; raise UserError if there is none or it breaks the contract."""
+    """Import the task `name`. Raise UserError if there is none or it breaks the contract."""
     return plugins.load("task", name)
 
 
 def build(config: Any, worker: "Worker", framework: str = plugins.TORCH) -> Any:
-    """Return what the loop trains for the task that `config` configures; of torch a TrainingSetup."""
+    """Return what the loop trains for the task that `config` configures, of torch a TrainingSetup."""
     return plugins.implementation("task", config.name, framework).build(config, worker)
 
 
+def require_libraries(name: str) -> None:
+    """Raise UserError if a library that the task's workers import is not installed."""
+    libraries.require(*getattr(load(name), "LIBRARIES", ()), user=f"task={name}")
+
+
 def own_data(task: Any) -> bool:
-    """Return whether a user's own files take the place of the task's data set."""
+    """Return whether a user's custom files take the place of the task's data set."""
     return any(getattr(task, field) for field in task.OWN_DATA)
 
 
@@ -63,16 +69,16 @@ def needs_preparation(task: Any, scale: str) -> bool:
 def require_data(task: Any, scale: str, root: Path) -> None:
     """Raise UserError if the task's official data set is not prepared below `root`, which can take hours."""
     if needs_preparation(task, scale) and not (root / task.dataset / "manifest.json").exists():
-        raise UserError(
-            f"data set {task.dataset!r} is not prepared below {root}",
-            hint=f"python -m mlbench.data prepare task={task.name} scale=official data_root={root}",
+        raise DataError(
+            f"data set {task.dataset!r} is not prepared in {root}",
+            hint=f"mlbench data prepare task={task.name} scale=official data_root={root}",
         )
 
 
 def check(task: Any, *, workers: int, folder: Path | None) -> None:
-    """Raise UserError where the task cannot run with so many workers, or on the prepared data in `folder`.
+    """Raise UserError if the task cannot run with so many workers, or on the prepared data in `folder`.
 
-    The driver asks before any worker starts; `folder` is None where it has no data or cannot look at it.
+    The driver calls it before any worker starts. `folder` is None if it has no data or cannot look at it.
     """
     function = getattr(load(task.name), "check", None)
     if function is not None:
@@ -80,26 +86,26 @@ def check(task: Any, *, workers: int, folder: Path | None) -> None:
     info = None if own_data(task) else (datasets(task.name) or {}).get(task.dataset)
     if info is not None and info.train_rows is not None and task.global_batch(workers) > info.train_rows:
         raise UserError(
-            f"{workers} workers x batch {task.batch_size} need {task.global_batch(workers):,} rows, "
+            f"a step of {workers} workers needs {task.global_batch(workers):,} rows, "
             f"{task.dataset} has {info.train_rows:,}",
             hint="use fewer workers or a smaller task.batch_size",
         )
 
 
 def mlperf(name: str) -> ModuleType | None:
-    """Return the module with MLPerf's names of hyper-parameters; None if MLPerf has no such task."""
+    """Return the module with MLPerf's names of hyper-parameters, or None if MLPerf has no such task."""
     return part(name, "mlperf")
 
 
 def reference_convergence(name: str) -> dict[str, Any]:
-    """Return the task's reference convergence points in MLPerf's format (rcp.json); empty without any."""
+    """Return the task's reference convergence points in MLPerf's format (rcp.json), empty without any."""
     path = Path(load(name).__file__ or "").parent / "rcp.json"
     return json.loads(path.read_text()) if path.exists() else {}
 
 
 @cache
 def expected(name: str) -> dict[str, Any] | None:
-    """Return about how many `seconds` a mini run on its `dataset` takes, and the `source`; None: unknown."""
+    """Return about how many `seconds` a mini run on its `dataset` takes, and the `source`, or None."""
     return plugins.values(Path(__file__).parent / "expected.yaml").get(name)
 
 
@@ -109,12 +115,12 @@ def report(name: str) -> ModuleType | None:
 
 
 def datasets(name: str) -> dict[str, Any] | None:
-    """Return what the task's module `data` says of its data sets by name; None for a task without data."""
+    """Return the data sets in the task's module `data` by name. None for a task without data."""
     data = part(name, "data")
     return getattr(data, "DATASETS", {}) if data else None
 
 
 def part(name: str, module: str) -> ModuleType | None:
-    """Import a further module of the task, or return None where it has none of that name."""
+    """Import a further module of the task, or return None if it has none of that name."""
     path = f"{load(name).__name__}.{module}"
     return import_module(path) if find_spec(path) else None

@@ -1,4 +1,4 @@
-"""A model or a log of a task that any framework has made, judged by the task's own validation and goal."""
+"""Judge a model or log of a task, made in any framework, by the task's validation and goal."""
 
 import json
 import math
@@ -24,8 +24,8 @@ PREFIX, COMPILED = "module.", "_orig_mod."  # that DistributedDataParallel and t
 class Score:
     """What a foreign model or log is worth.
 
-    - metrics: of the task's validation, or the best value of a log. reached: whether the goal is; None
-      without one. seconds: time to it (s) as the log says; None for a model, or where it was missed.
+    - metrics: of the task's validation, or the best value of a log. reached: whether the goal is. None
+      without one. seconds: time to it (s) from the log. None for a model, or if it was missed.
     """
 
     metrics: dict[str, float]
@@ -36,8 +36,8 @@ class Score:
 def model(experiment: Experiment, path: Path) -> Score:
     """Return the score of a file of weights: safetensors, or what `torch.save` wrote of plain tensors.
 
-    The names are those of the task's own model. Nothing in the file is executed. Raises UserError for a file
-    that cannot be read, for weights that are not the model's, and where data are not prepared.
+    The names are those of the task's model. Nothing in the file is executed. Raises UserError for a file that
+    cannot be read, for weights that are not the model's, and if data are not prepared.
     """
     import torch
 
@@ -74,17 +74,19 @@ def log(experiment: Experiment, path: Path) -> Score:
     try:
         lines = path.read_text().splitlines()
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is no text") from error
+        raise UserError(f"{path} is not a UTF-8 text file") from error
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         time, value = _entry(line, task.metric, f"{path}, line {number}")
         if time < before:
             raise UserError(
-                f"{path}, line {number}: its time {time:g} s is before {before:g} s of the line before"
+                f"{path}, line {number}: its time {time:g} s is less than {before:g} s of the previous line"
             )
         if not low <= value <= high:
-            raise UserError(f"{path}, line {number}: {task.metric} {value:g} is not from {low:g} to {high:g}")
+            raise UserError(
+                f"{path}, line {number}: {task.metric} {value:g} must be from {low:g} to {high:g}"
+            )
         before = time
         best = value if better(value, best, task.direction) else best
         if seconds is None and goal is not None and goal.reached(value):
@@ -102,7 +104,7 @@ def _entry(line: str, metric: str, where: str) -> tuple[float, float]:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is no JSON") from error
+        raise UserError(f"{where} is not JSON") from error
     values = []
     for name in ("time", metric):
         value = entry.get(name) if isinstance(entry, dict) else None
@@ -126,7 +128,7 @@ def _weights(path: Path) -> dict[str, "torch.Tensor"]:
         except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
             hint = "torch.save(model.state_dict(), FILE), or safetensors"
             raise UserError(
-                f"{path} is damaged or holds more than tensors, which is not loaded", hint=hint
+                f"{path} is damaged or holds objects other than tensors, which are not loaded", hint=hint
             ) from error
     else:
         from safetensors.torch import load_file
@@ -134,7 +136,7 @@ def _weights(path: Path) -> dict[str, "torch.Tensor"]:
         try:
             saved = load_file(path)
         except Exception as error:  # of a class that the library does not export
-            raise UserError(f"{path} is no file of weights: {first_line(error)}") from error
+            raise UserError(f"{path} is not a valid weights file: {first_line(error)}") from error
     for key in WRAPPERS:
         if isinstance(saved, Mapping) and isinstance(saved.get(key), Mapping):
             saved = saved[key]
@@ -149,7 +151,7 @@ def _fill(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"], path:
         counted = f"{len(lacking)} of the {len(own)} tensors of the task's model"
         raise UserError(f"{path} lacks {counted}", hint=f"e.g. {min(lacking)}")
     if more := weights.keys() - own.keys():
-        raise UserError(f"{path} has tensors that the task's model has not", hint=f"e.g. {min(more)}")
+        raise UserError(f"{path} has tensors that the task's model lacks", hint=f"e.g. {min(more)}")
     for name, tensor in own.items():
         if tensor.shape != weights[name].shape:
             given, expected = (list(each.shape) for each in (weights[name], tensor))

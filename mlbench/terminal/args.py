@@ -1,6 +1,6 @@
-"""The command lines of all commands: argparse sub-commands and options, with `name=value` words beside them.
+"""Parse the command lines of all commands: sub-commands, options and `name=value` words, by argparse.
 
-`@COMMAND.verb(...)` makes a function a verb; parser, help, completion and error sentences come from that. How
+`@COMMAND.verb(...)` makes a function a verb. Parser, help, completion and error sentences come from that. How
 every command ends is here too: with an exit code, and with one sentence instead of a traceback.
 """
 
@@ -10,47 +10,46 @@ import errno
 import inspect
 import os
 import re
-import select
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO
 
 import mlbench
-from mlbench.config import compose, overrides, plugins
+from mlbench.config import compose, libraries, overrides, plugins
 from mlbench.config.errors import UserError, suggest
 from mlbench.config.experiment import Experiment
 from mlbench.record import format
 from mlbench.terminal import streams
 
 OK, FAILED, USER_ERROR, NO_VERDICT, INTERRUPTED = 0, 1, 2, 3, 130  # 130: 128 + SIGINT, as shells expect
-WIDTH = 79  # columns of the help; fits a terminal of 80
+WIDTH = 79  # columns of the help, which fits a terminal of 80
 COLUMN = 26  # at which the meaning of a term begins at the latest
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|min|h|d)")
 UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}  # seconds
 OUTPUT_ROOT = {"output_root": ("runs", "the folder that has the runs and studies")}
 COMPLETION = "mlbench --completion bash (or zsh, fish) prints the shell's completion script"
+EXAMPLES = {"RUN": "last", "STUDY": "NAME (mlbench results list prints their names)"}  # of a word
 Options = dict[str, dict[str, Any]]  # keyword arguments of `add_argument` by option
 Content = str | Sequence[tuple[str, str]]  # of a section of the help: a paragraph, or terms with meanings
-HYDRA = {  # options of Hydra's own command line, and what to use instead
-    **dict.fromkeys(("-m", "--multirun"), "several values make a sweep: python -m mlbench.sweep workers=1,2"),
-    "--config": "--config-dir FOLDER adds YAML files; the values of a run are its name=value words",
+HYDRA = {  # options of Hydra's command line, and what to use instead
+    **dict.fromkeys(("-m", "--multirun"), "several values make a sweep: mlbench sweep workers=1,2"),
+    "--config": "--config-dir FOLDER adds YAML files, the values of a run are its name=value words",
     **dict.fromkeys(("-c", "--info"), "--cfg job prints the resolved configuration"),
-    "--cfg": "python -m mlbench.run --cfg job prints the resolved configuration of one run",
-    **dict.fromkeys(("-n", "--dryrun"), "--dry-run shows the plan and an estimate, and starts nothing"),
+    "--cfg": "mlbench run --cfg job prints the resolved configuration of one run",
+    **dict.fromkeys(("-n", "--dryrun"), "--dry-run prints the plan and an estimate without starting a run"),
     "--hydra-help": "use --help",
-    "--package": "packages cannot be changed; write name=value",
-    "--run": "a run needs no option; write name=value",
+    "--package": "packages cannot be changed: write name=value",
+    "--run": "a run needs no option: write name=value",
     "--resolve": "--cfg job prints resolved values",
     **dict.fromkeys(("-sc", "--shell-completion"), COMPLETION),
     **dict.fromkeys(("-cd", "--config-path"), "--config-dir FOLDER adds a folder of YAML files"),
-    "--config-name": "conf/config.yaml is the only one; write name=value",
+    "--config-name": "conf/config.yaml is the only one: write name=value",
 }
 
 
@@ -69,13 +68,15 @@ CONFIG_DIR: Options = {
 }
 BEFORE: Options = {  # options of what measures
     "--cfg": {"choices": ("job",), "help": "print the resolved configuration and stop"},
-    **flag("--dry-run", "print the plan, what is reused, and an estimate of time and money; start nothing"),
+    **flag(
+        "--dry-run", "print the plan, cached runs, and an estimate of time and money, without starting a run"
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Args:
-    """What was written after a command.
+    """The words written after a command.
 
     - arguments: neither settings nor options, in the order written: overrides, filters, names.
     - settings: the name=value words that the verb declares, with defaults filled in.
@@ -104,10 +105,10 @@ class Args:
 class Verb:
     """One sub-command, or the whole of a command that has none.
 
-    - run: does it and returns the exit code; its docstring, with examples, is the help.
-    - arguments: what it takes beside settings and options, as the usage line says it: NAME is one word,
-      [NAME] at most one. Words of the form name=value are taken where it has `name=value` or `FILTER`.
-    - settings: default and meaning of its own name=value words.
+    - run: does it and returns the exit code. Its docstring, with examples, is the help.
+    - arguments: what it takes besides settings and options, as in the usage line: NAME is one word, [NAME] at
+      most one. Words of the form name=value are taken if it has `name=value` or `FILTER`.
+    - settings: default and meaning of its name=value words.
     """
 
     run: Callable[[Args], int]
@@ -134,32 +135,35 @@ class Verb:
 class Command:
     """One file of mlbench/: `verbs` by name, or one verb named "" for a command without sub-commands.
 
-    - sections: heading and content of what follows in the help; read only when the help is printed.
+    - sections: heading and content of what follows in the help, read only when the help is printed.
     - empty: whether the command does something when nothing is written after it.
+    - options: those that all its verbs take.
     """
 
     name: str
     description: str | None = None
     sections: Callable[[], Iterable[tuple[str, Content]]] = tuple
     empty: bool = False
+    options: Options = field(default_factory=dict)
     verbs: dict[str, Verb] = field(default_factory=dict)
 
     @property
     def program(self) -> str:
-        return f"python -m mlbench.{self.name}"
+        return f"mlbench {self.name}"
 
     def verb(self, name: str, *args: Any, **keywords: Any) -> Callable[[Callable[[Args], int]], Any]:
-        """Return a decorator that makes a function a verb of this command; the arguments are `Verb`'s."""
+        """Return a decorator that makes a function a verb of this command. The arguments are `Verb`'s."""
 
         def add(run: Callable[[Args], int]) -> Callable[[Args], int]:
-            self.verbs[name] = Verb(run, *args, **keywords)
+            verb = Verb(run, *args, **keywords)
+            self.verbs[name] = replace(verb, options={**verb.options, **self.options})
             return run
 
         return add
 
 
 def installed(name: str) -> Command:
-    """Return the command that an installed package brings; without one, a command that says so."""
+    """Return the command of an installed package, or without one, a command that raises a UserError."""
     try:
         return plugins.command(name).COMMAND
     except UserError as error:
@@ -167,21 +171,21 @@ def installed(name: str) -> Command:
 
     @command.verb("", "[WORD ...]")
     def _absent(args: Args) -> int:
-        """Say that no installed package has this command."""
+        """Raise the error that no installed package has this command."""
         raise absence
 
     return command
 
 
 def run_command(command: Command, argv: Sequence[str]) -> int:
-    """Run a command line; return its exit code.
+    """Run a command line, and return its exit code.
 
     0: done. 1: it ran, and the answer is no. 2: a mistake, in one sentence. 3: it ran, and there is no
     answer. 130: interrupted.
     """
     streams.open_standard_streams()
     try:
-        with ignore_broken_pipe():
+        with streams.ignore_broken_pipe(), plugins.searching(config_dir(argv)):
             _require_current_folder()
             if not argv and not command.empty:
                 print(parser(command).format_help(), end="")
@@ -195,6 +199,12 @@ def run_command(command: Command, argv: Sequence[str]) -> int:
     except UserError as error:
         say(f"mlbench: {error}", file=sys.stderr)
         return USER_ERROR
+    except ModuleNotFoundError as error:
+        missing = libraries.from_import_error(error, "this command")
+        if missing is None:
+            raise
+        say(f"mlbench: {missing}", file=sys.stderr)
+        return USER_ERROR
     except OSError as error:
         if error.errno == errno.ENOSPC and error.filename is None:
             streams.discard(sys.stdout)
@@ -205,17 +215,18 @@ def run_command(command: Command, argv: Sequence[str]) -> int:
         print(f"mlbench: {_path_error(error, argv)}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
-        print("mlbench: interrupted; run the same command again to continue", file=sys.stderr)
+        print("mlbench: interrupted. Run the same command again to continue", file=sys.stderr)
         return INTERRUPTED
 
 
 def say(text: str, *, file: TextIO | None = None) -> None:
-    """Print lines without terminal control codes: they may hold what others wrote, e.g. a folder's name."""
+    """Print lines without terminal control codes, as they may hold text from others, e.g. a folder's name."""
     print("\n".join(map(format.printable, text.splitlines())), file=file, flush=True)
 
 
 def warn(text: str) -> None:
-    """Print lines to standard error, as `say` does."""
+    """Print lines to standard error, as `say` does, after what was printed to a buffered stdout before."""
+    sys.stdout.flush()
     say(text, file=sys.stderr)
 
 
@@ -223,21 +234,17 @@ def _require_current_folder() -> None:
     try:
         os.getcwd()
     except FileNotFoundError as error:
-        raise UserError("the current folder was deleted", hint="cd to one that exists") from error
+        raise UserError("the current folder no longer exists", hint="cd to one that exists") from error
 
 
-@contextmanager
-def ignore_broken_pipe() -> Iterator[None]:
-    """End quietly when the reader of stdout, e.g. head, has left (docs.python.org, library/signal)."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        stdout = select.poll()
-        stdout.register(sys.stdout.fileno(), 0)
-        if not any(event & select.POLLERR for _, event in stdout.poll(0)):
-            raise  # another pipe or socket broke
-        streams.discard(sys.stdout)
+def config_dir(words: Sequence[str]) -> str | None:
+    """Return the folder of --config-dir among words, which --help needs before they are parsed."""
+    words = words[: words.index("--")] if "--" in words else words
+    for word, after in zip_longest(words, words[1:], fillvalue=""):
+        option, equals, value = word.partition("=")
+        if option == "--config-dir":
+            return (value if equals else after) or None
+    return None
 
 
 def _path_error(error: OSError, argv: Sequence[str]) -> str:
@@ -252,7 +259,7 @@ def _path_error(error: OSError, argv: Sequence[str]) -> str:
 
 
 def parse(command: Command, argv: Sequence[str]) -> Args:
-    """Read a command line; UserError for every mistake, SystemExit for --help and --version."""
+    """Read a command line. Raises UserError for every mistake, SystemExit for --help and --version."""
     name, rest = "", list(argv)
     if "" not in command.verbs:
         name = next((word for word in argv if not word.startswith("-")), None)
@@ -277,7 +284,7 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
             raise UserError(sentence, hint=hint)
         if equals and left in verb.settings:
             if not value:
-                raise UserError(f"{word} has no value", hint="leave it out for the default")
+                raise UserError(f"{word} has no value", hint="remove it for the default")
             if value.endswith(",") and re.match("[^-=][^=]*$", after):
                 raise UserError(f"{word!r} ends in a comma", hint=f"write {word}{after} without spaces")
             if left in settings:
@@ -287,24 +294,25 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
         elif equals and left not in Experiment.model_fields and (meant := _near(left, verb)):
             raise UserError(f"{left} is unknown: did you mean {meant}?")
         elif equals and not verb.overrides and re.fullmatch(r"[a-z_][\w.]*", left):
-            raise UserError(f"{left} is unknown to {label}{suggest(left, list(verb.settings))}")
+            raise UserError(f"{label} has no setting {left}{suggest(left, list(verb.settings))}")
         else:
             arguments.append(word)
     if arguments and not verb.arguments:
-        sentence = f"{label} takes no further word, got: {' '.join(arguments)}"
-        raise UserError(sentence, hint=f"python -m mlbench.{label} --help")
+        sentence = f"{label} takes no positional arguments, got: {' '.join(arguments)}"
+        names = ", ".join(f"{name}=" for name in verb.settings)
+        raise UserError(sentence, hint=f"it takes {names}" if names else "leave it out")
     single = verb.arguments.strip("[]")
     if single.isalpha() and len(arguments) != 1 and (arguments or single == verb.arguments):
         sentence = f"{label} takes one {single}, got: {' '.join(arguments) or 'nothing'}"
-        raise UserError(sentence, hint=f"python -m mlbench.{label} --help")
-    if getattr(namespace, "config_dir", None):
+        raise UserError(sentence, hint=f"mlbench {label} {EXAMPLES.get(single, single)}")
+    if getattr(namespace, "config_dir", None) and "name=value" in verb.arguments:
         arguments.append(overrides.search_word(namespace.config_dir))
     defaults = {setting: default for setting, (default, _) in verb.settings.items()}
     return Args(name, arguments, defaults | settings, namespace)
 
 
 def check_overrides(arguments: Sequence[str]) -> None:
-    """Refuse words that cannot be overrides, with what was probably meant.
+    """Refuse words that cannot be overrides, with the probable correction.
 
     Raises UserError for a word without "=", for several overrides in one word, and for a name given twice.
     """
@@ -334,7 +342,7 @@ def check_overrides(arguments: Sequence[str]) -> None:
 
 
 def seconds(name: str, text: str) -> float:
-    """Return the seconds of a setting such as deadline=8h; UserError for what is no duration."""
+    """Return the seconds of a setting such as deadline=8h. Raises UserError for an invalid duration."""
     match = DURATION.fullmatch(text)
     if not match or float(match[1]) == 0:
         raise UserError(f"{name}={text} is not a duration", hint="write e.g. 8h, 90min, 2d or 5400s")
@@ -342,7 +350,7 @@ def seconds(name: str, text: str) -> float:
 
 
 def percentage(text: str) -> float:
-    """Return 0.05 for `5%`; an argparse type."""
+    """Return 0.05 for `5%`, as an argparse type."""
     number = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text)
     if not number:
         raise argparse.ArgumentTypeError(f"takes a percentage such as 5%, got: {text or 'nothing'}")
@@ -350,7 +358,7 @@ def percentage(text: str) -> float:
 
 
 def section(heading: str, content: Content) -> str:
-    """Return a section of the help; a meaning is beside its term, or below it where the term is too long."""
+    """Return a section of the help. A meaning follows its term, or is below it if the term is too long."""
     if isinstance(content, str):
         return f"{heading}:\n{_fill(content, indent='  ')}"
     column = min(COLUMN, 4 + max(len(term) for term, meaning in content if meaning))
@@ -365,7 +373,7 @@ def section(heading: str, content: Content) -> str:
 
 
 def _fill(text: str, *, first: str = "", indent: str = "") -> str:
-    """Return text wrapped to the width of the help; `first` is written into the indent of the first line."""
+    """Return text wrapped to the width of the help, with `first` in the indent of the first line."""
     start = first.ljust(len(indent))
     return textwrap.fill(text, WIDTH, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False)
 
@@ -403,7 +411,7 @@ def parser(command: Command, name: str | None = None) -> _Parser:
         description = f"{verb.help}\n\n{own}".strip()
     made = _Parser(
         prog=f"{command.program} {name or ''}".strip(),
-        usage=usage,
+        usage=_fill(usage, first="usage: ", indent=" " * len("usage: ")).removeprefix("usage: "),
         description=description,
         allow_abbrev=False,
         formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=WIDTH, max_help_position=COLUMN),
@@ -417,7 +425,7 @@ def parser(command: Command, name: str | None = None) -> _Parser:
 
 
 def _near(name: str, verb: Verb) -> str | None:
-    """Return the setting that is meant by an unknown name, None where a field of an experiment is nearer."""
+    """Return the setting nearest to an unknown name, or None if a field of an experiment is nearer."""
     names = [*verb.settings, *Experiment.model_fields]
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
     return close[0] if close and close[0] in verb.settings else None
@@ -433,12 +441,11 @@ def _unknown_option(name: str, value: str, rest: Sequence[str], verb: Verb, labe
     meant = HYDRA.get(name, "") if "name=value" in verb.arguments else ""
     if meant and (not meant.startswith("--") or meant.split()[0] in verb.options):
         return f"{name} is not an option of {label}", meant
-    options = [*verb.options, "--help", "--version"]
-    return f"{name} is not an option of {label}{suggest(name, options)}", f"python -m mlbench.{label} --help"
+    return f"{name} is not an option of {label}{suggest(name, [*verb.options, '--help', '--version'])}", ""
 
 
 def _meant(arguments: Sequence[str], index: int) -> str:
-    """Return what was probably meant by a word that is not of the form name=value."""
+    """Return the probable meaning of a word that is not of the form name=value."""
     before, word, after = ["", *arguments, ""][index : index + 3]
     if before.endswith(","):
         return f"write {before}{word} without spaces"
@@ -448,7 +455,7 @@ def _meant(arguments: Sequence[str], index: int) -> str:
     if word in (*plugins.GROUPS, *Experiment.model_fields):
         return f"write {word}={after or 'VALUE'}"
     if word in ("help", "list"):
-        return "--help explains the command; python -m mlbench.results list shows the runs"
+        return "see --help, or mlbench results list for your runs"
     for group in (*plugins.GROUPS, "study"):
         if Path(word).name.removesuffix(".yaml") in compose.choices(group):
             return f"write {group}={Path(word).name.removesuffix('.yaml')}"

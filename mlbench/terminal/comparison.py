@@ -1,4 +1,4 @@
-"""Two selections of runs side by side, as text and as JSON."""
+"""Print two selections of runs side by side, as text and as JSON."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ HEADINGS = ("median of", "A", "B", "B / A", "95 % interval", "samples")
 
 
 def text(compared: Comparison, *, limit: float | None, markdown: bool = False) -> str:
-    """Return all pairs, with what has no partner; as Markdown: a list of the lines and a table."""
+    """Return all pairs, and the points without a partner. `markdown`: with lists and tables."""
     a = [*{pair.a.key: pair.a for pair in compared.pairs}.values(), *compared.only_a]
     b = [*{pair.b.key: pair.b for pair in compared.pairs}.values(), *compared.only_b]
     fields = sorted(_varying(a) | _varying(b))
@@ -33,7 +33,7 @@ def text(compared: Comparison, *, limit: float | None, markdown: bool = False) -
     if {"faster", "slower"} <= {pair.verdict for pair in compared.pairs}:
         several = len({pair.a.task for pair in compared.pairs}) > 1
         names = ["task", *fields] if several else fields
-        narrow = f"; narrow both with {' or '.join(f'{name}=' for name in names)}" if names else ""
+        narrow = f". Narrow both with {' or '.join(f'{name}=' for name in names)}" if names else ""
         parts.insert(0, f"{len(compared.pairs)} pairs with opposite verdicts{narrow}")
     for side, points in (("A", compared.only_a), ("B", compared.only_b)):
         if points:
@@ -72,7 +72,7 @@ def _label(point: Point, fields: Sequence[str]) -> str:
 
 
 def _pair(pair: PointPair, limit: float | None, fields: Sequence[str], markdown: bool) -> str:
-    if _label(pair.a, fields) == _label(pair.b, fields):  # what looks alike is told apart by what differs
+    if _label(pair.a, fields) == _label(pair.b, fields):  # what looks alike is distinguished by what differs
         fields = sorted({*fields, *(name for name, _, _ in pair.differs[:MOST_FIELDS])})
     lines = [f"verdict: {_verdict(pair)}"]
     if limit is not None:
@@ -105,8 +105,8 @@ def _verdict(pair: PointPair) -> str:
     if "--with-disturbed" in pair.why:
         return verdict
     if left_out:
-        verdict += f"; {format.counted(left_out, 'run')} left out for noise (--with-disturbed counts them)"
-    return verdict + (f"; {format.counted(counts, 'disturbed run')} counted" if counts else "")
+        verdict += f", {format.counted(left_out, 'run')} left out for noise (--with-disturbed counts them)"
+    return verdict + (f", {format.counted(counts, 'disturbed run')} counted" if counts else "")
 
 
 def _calibration(pair: PointPair) -> str:

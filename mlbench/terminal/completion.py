@@ -1,4 +1,4 @@
-"""Tab completion of `mlbench ...`: commands, options, names, and values from conf/ and the results."""
+"""Complete `mlbench ...` with the tab key: commands, options, names, values from conf/ and results."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from mlbench.config.experiment import Experiment
 from mlbench.record import study
 from mlbench.record.record import STATUSES
 from mlbench.terminal import help
-from mlbench.terminal.args import Command, Verb
+from mlbench.terminal.args import Command, Verb, config_dir
 
 SHELLS = {
     "bash": """\
@@ -39,13 +39,14 @@ complete -c mlbench -f -a '(mlbench --complete fish (commandline -cp) 2>/dev/nul
 def replies(shell: str, line: str, commands: Sequence[str]) -> list[str]:
     """Return what the shell may put in place of the last word of `line`, up to the cursor.
 
-    bash takes what follows the last = or : for the word; fish sets the spaces itself.
+    bash takes what follows the last = or : for the word. fish sets the spaces itself.
     """
     arguments = shlex.split(line)[1:]
     if not arguments or line[-1].isspace():
         arguments.append("")
     current = arguments[-1]
-    matches = [candidate for candidate in _candidates(arguments, commands) if candidate.startswith(current)]
+    with plugins.searching(config_dir(arguments[:-1])):
+        matches = [word for word in _candidates(arguments, commands) if word.startswith(current)]
     start = max(current.rfind("="), current.rfind(":")) + 1 if shell == "bash" else 0
     return [match.rstrip() if shell == "fish" else match[start:] for match in matches]
 
@@ -76,7 +77,7 @@ def _candidates(arguments: Sequence[str], commands: Sequence[str]) -> Iterator[s
 
 
 def _names(verb: Verb, before: Sequence[str]) -> Iterator[str]:
-    """Yield settings, and the fields of an experiment where the verb takes them."""
+    """Yield settings, and the fields of an experiment if the verb takes them."""
     yield from verb.settings
     if verb.overrides:
         yield from (name for name in Experiment.model_fields if name != "deviations")

@@ -1,4 +1,4 @@
-"""The data sets of `data list`, and how far a preparation is."""
+"""Show the data sets of `data list`, and the progress of a preparation."""
 
 import sys
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from mlbench.terminal import help, tables
 from mlbench.terminal.live_view import stderr
 
 HEADINGS = ("task", "scale", "data set", "prepared", "on disk", "download", "licence")
-STEPS = 10  # lines that a step of the work prints where there is no terminal for a bar
+STEPS = 10  # lines that a step of the work prints without a terminal for a bar
 
 
 def text(overrides: list[str]) -> str:
@@ -59,7 +59,7 @@ def summary(folder: Path, manifest: dict[str, Any]) -> str:
 
 @contextmanager
 def progress() -> Iterator[arrow.Progress]:
-    """Show on stderr what is under way: bars on a terminal, else a line every tenth of a step."""
+    """Show the preparation on stderr: bars on a terminal, else a line every tenth of a step."""
     console = stderr()
     if not console.is_interactive:
         yield _lines()
@@ -80,7 +80,7 @@ def progress() -> Iterator[arrow.Progress]:
 
 
 def _cells(experiment: Experiment) -> list[str]:
-    """Return what is prepared of a task's data set, else what the task promises."""
+    """Return the prepared state of a task's data set, else the values that the task declares."""
     task = experiment.task
     datasets = registry.datasets(task.name)
     if datasets is None:

@@ -1,11 +1,10 @@
-"""Everything that one run measured, as lines for people."""
+"""Build the lines of the full card: everything that one run measured."""
 
 from collections import Counter
 from collections.abc import Iterator
 
 from rich.text import Text
 
-from mlbench.analysis import stragglers
 from mlbench.config import plugins
 from mlbench.record import fields, format
 from mlbench.record.record import Record
@@ -16,6 +15,7 @@ from mlbench.terminal.result_card import (
     WIDTH,
     advice,
     heading,
+    reason,
     unpriced,
     verdict,
     wrapped,
@@ -23,7 +23,7 @@ from mlbench.terminal.result_card import (
 
 SERIES = 10  # rows of a kind; of more the last is shown
 MARKED = ("next", "worker failures", "deviation", "caveat", "implausible", "warning")  # labels in yellow
-LOST = "the rest in the time breakdown has the time that this lost"
+LOST = "lost time is included in 'rest'"
 
 Rows = list[tuple[str, str]]
 
@@ -33,19 +33,22 @@ def full(record: Record, width: int = WIDTH) -> list[Text]:
     lines = heading(record, wrapped(verdict(record), width))
     for label, text in rows(record):
         style = "yellow" if label in MARKED else ""
+        if len(label) >= LABEL:  # it would run into its text
+            lines.append(Text(f"  {label}", "dim"))
+            label = ""
         for number, line in enumerate(wrapped(text, width - LABEL - 2)):
             lines.append(Text.assemble((f"  {'' if number else label:{LABEL}}", "dim"), (line, style)))
     return lines
 
 
 def rows(record: Record) -> Rows:
-    """Return label and text of every line of the full card that has something to say."""
-    late = stragglers.of_run(record)
+    """Return label and text of every nonempty line of the full card."""
+    label, sentence = reason(record)
     lines: list[tuple[str, str | None]] = [
         ("next", advice(record)),
         *fields.rows(record).items(),
         ("cost", f"not priced: {why}" if (why := unpriced(record)) else None),
-        ("straggler", stragglers.sentence(late) if late else None),
+        (label, sentence),
         *_facts(record),
         *profile(record),
         *extras(record),
@@ -54,12 +57,12 @@ def rows(record: Record) -> Rows:
         *_sentences(record),
     ]
     if record.eligible:
-        lines.append(("eligible", "yes: one of the runs that an official point needs"))
+        lines.append(("eligible", "yes: one run of an official point"))
     return [(label, format.printable(text)) for label, text in lines if text]
 
 
 def _sentences(record: Record) -> Rows:
-    """Return the rows of the fields that are lists of sentences; a run without a result is not unofficial."""
+    """Return the rows of fields that are lists of sentences. A run without a result is not unofficial."""
     lists = {field.row: field.value(record) for field in fields.FIELDS if field.row}
     if record.status in NO_RESULT:
         lists["not official"] = []
@@ -67,7 +70,7 @@ def _sentences(record: Record) -> Rows:
 
 
 def profile(record: Record) -> Rows:
-    """Return where the profiler's traces are, and the dearest operators, one a row."""
+    """Return the folder of the profiler's traces, and the most expensive operators, one a row."""
     result = record.profile
     if result is None:
         return []
@@ -75,7 +78,7 @@ def profile(record: Record) -> Rows:
     where = (
         f"{format.counted(result.steps, 'step')} of each rank, in the run's folder: {', '.join(result.files)}"
     )
-    rows = [("profile", f"{where}; https://ui.perfetto.dev opens rank0.trace.json")]
+    rows = [("profile", f"{where} (https://ui.perfetto.dev opens rank0.trace.json)")]
     for number, operator in enumerate(result.operators, start=1):
         calls, seconds = format.counted(operator.calls, "call"), format.duration(operator.seconds)
         share = f"{format.percent(operator.share)} of {device} time"
@@ -84,11 +87,11 @@ def profile(record: Record) -> Rows:
 
 
 def extras(record: Record) -> Rows:
-    """Return what packages have added to the record, as they say it."""
+    """Return what packages have added to the record, in their words."""
     lines: Rows = []
     for name in record.extras:
         module = plugins.extra(name)
-        absent = [(name, "recorded by a package that is not installed here")]
+        absent = [(name, "recorded by a package that is not installed")]
         lines += module.rows(record) if module else absent
     return lines
 
@@ -101,9 +104,9 @@ def _failures(record: Record) -> str | None:
 
 
 def _facts(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield the rows of the task's table, unless a report of the task's own presents them.
+    """Yield the rows of the task's table, unless a report of the task presents them.
 
-    Of a kind with many rows, a series, the last; the record has all.
+    Of a kind with many rows, a series, it yields the last. The record has all.
     """
     table = [] if registry.report(record.experiment.task.name) else record.table
     count = Counter(row["kind"] for row in table)

@@ -1,4 +1,4 @@
-"""What `python -m mlbench.run --help` teaches of the configuration; everything is read from conf/."""
+"""Explain the configuration in `mlbench run --help`. Everything is read from conf/."""
 
 import re
 from collections.abc import Iterator
@@ -25,12 +25,12 @@ TERMS = (
     (
         "scale",
         "official: the published data and model. mini: the same code on small data that needs no "
-        "download, so that a laptop reaches the goal in minutes; never an official result.",
+        "download, so that a laptop reaches the goal in minutes, never an official result.",
     ),
     (
         "division",
-        "closed: everything that decides what is computed is fixed; a deviation is refused with the rule "
-        "that forbids it. open: everything may differ except the data set, the metric and the goals; the "
+        "closed: everything that decides what is computed is fixed, a deviation is refused with the rule "
+        "that forbids it. open: everything may differ except the data set, the metric and the goals, the "
         "result lists every deviation.",
     ),
     (
@@ -76,11 +76,14 @@ def scalars() -> list[tuple[str, str, str]]:
 
 
 def description(path: Path) -> str:
-    """Return what a choice says of itself: its `description`, or its opening comment's first sentence."""
+    """Return a choice's description: its `description`, or its opening comment's first sentence."""
     described = plugins.values(path).get("description")
     if described:
         return described
-    comment = takewhile(lambda line: line.startswith("#"), path.read_text().splitlines())
+    comment = list(takewhile(lambda line: line.startswith("#"), path.read_text().splitlines()))
+    bases = [base for base in plugins.values(path).get("defaults", ()) if base != "_self_"]
+    if bases and not comment:
+        return f"{path.parent}'s variant of {', '.join(map(str, bases))}."
     return re.split(r"(?<=\.) (?=[A-Z])", " ".join(line.strip("# ") for line in comment))[0]
 
 
@@ -97,7 +100,8 @@ def _groups() -> Iterator[tuple[str, str]]:
             path = plugins.files(group)[name]
             meaning = description(path)
             if group == "task":
-                meaning += f" Recipes: {', '.join(names(path, 'recipes'))}."
+                if recipes := names(path, "recipes"):
+                    meaning += f" Recipes: {', '.join(recipes)}."
                 if datasets := names(path, "datasets"):
-                    meaning += f" Mini data besides its own: task.dataset={', '.join(datasets)}."
+                    meaning += f" Other mini data: task.dataset={', '.join(datasets)}."
             yield f"{'*' if default[group] == name else ' '} {name}", meaning

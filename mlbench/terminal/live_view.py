@@ -1,13 +1,14 @@
-"""What a person sees while a run or a sweep lasts: bars on a terminal, plain lines anywhere else.
+"""Show a run or a sweep while it lasts: bars on a terminal, plain lines anywhere else.
 
-Everything goes to stderr. A view never raises: what fails is said once, and the run goes on without it.
+Everything goes to stderr. A view never raises: a failure is printed once, and the run goes on without it.
 """
 
+import os
 import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -20,15 +21,15 @@ from mlbench.config.experiment import Experiment
 from mlbench.launch.output import Display
 from mlbench.record import format
 from mlbench.record.messages import Heartbeat
-from mlbench.terminal.run_state import TRAINING, RunState
+from mlbench.terminal.run_progress import TRAINING, RunState
 
-REDRAW_S = 1.0  # s between two frames; heartbeats come no faster
+REDRAW_S = 1.0  # s between two frames, as heartbeats come no faster
 QUIET_S = 10  # s of silence after which plain lines show that the run is alive
 WARNINGS = 3  # latest ones on the screen
 
 
 def never_raises(method: Callable[..., None]) -> Callable[..., None]:
-    """Let a view's method fail without the run that it shows: say so once, then show nothing more."""
+    """Let a view's method fail without the run that it shows: print that once, then show nothing more."""
 
     @wraps(method)
     def guarded(self: "View", *args: Any) -> None:
@@ -37,7 +38,7 @@ def never_raises(method: Callable[..., None]) -> Callable[..., None]:
         try:
             with self.lock:
                 method(self, *args)
-        except (Exception, SystemExit) as error:  # rich exits where its output is a broken pipe
+        except (Exception, SystemExit) as error:  # rich exits if its output is a broken pipe
             self.broken = True
             self.give_up(error)
 
@@ -45,12 +46,21 @@ def never_raises(method: Callable[..., None]) -> Callable[..., None]:
 
 
 def stderr() -> Console:
-    """Return the console of stderr; colours that FORCE_COLOR asks for make no screen of a CI job's log."""
+    """Return the console of stderr. With FORCE_COLOR a CI job's log gets colours, but is no screen."""
     return Console(stderr=True, force_interactive=None if sys.stderr.isatty() else False)
 
 
+def console(file: TextIO) -> Console:
+    """Return the console of a file, e.g. a terminal that is not this process's own."""
+    if file is sys.stderr:
+        return stderr()
+    if not file.isatty():
+        return Console(file=file, force_interactive=False)
+    return Console(file=file, force_terminal=True, width=os.get_terminal_size(file.fileno()).columns)
+
+
 class View:
-    """A live screen on a terminal, or plain lines; a context manager whose subclasses say what is shown."""
+    """A live screen on a terminal, or plain lines. A context manager whose subclasses define the content."""
 
     def __init__(self, console: Console | None, *, lines_only: bool = False) -> None:
         self.console = console or stderr()
@@ -91,7 +101,7 @@ class View:
             self.quiet()
 
     def line(self, text: str) -> None:
-        """Print one line; no line is broken that someone may want to copy."""
+        """Print one line, never broken, so that it can be copied."""
         text = format.printable(f"[{self.elapsed():5.0f} s] {text}", self.console.encoding)
         if self.live:
             self.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
@@ -100,12 +110,12 @@ class View:
             self.console.file.flush()
 
     def give_up(self, error: BaseException) -> None:
-        """Stop showing; a terminal that went away is not even told."""
+        """Stop the display, and print that unless the terminal went away."""
         try:
             if self.live:
                 self.live.stop()
             self.line(f"the display failed and is off, the run continues: {type(error).__name__}: {error}")
-        except (Exception, SystemExit):  # nobody is there to read it
+        except (Exception, SystemExit):  # there is no reader
             self.live = None
 
     @never_raises
@@ -124,10 +134,10 @@ class View:
 
 
 class RunView(View, Display):
-    """Shows one run.
+    """The view of one run.
 
-    - command_started: wall clock; (default) now.
-    - console: where to; (default) stderr.
+    - command_started: wall clock (default: now).
+    - console: for the output (default: stderr).
     - now: the wall clock, replaced in tests.
     """
 
@@ -140,7 +150,7 @@ class RunView(View, Display):
         console: Console | None = None,
         now: Callable[[], float] = clock.wall,
     ) -> None:
-        # Ray's own log, which `verbose` prints, would tear a live screen apart.
+        # Ray's log, which `verbose` prints, would tear a live screen apart.
         super().__init__(console, lines_only=experiment.verbose)
         begin = now() if command_started is None else command_started
         self.state = RunState(experiment, seed=seed, command_started=begin, now=now)
@@ -205,7 +215,7 @@ class RunView(View, Display):
         self.line(", ".join(parts))
 
     def _changed(self) -> None:
-        """Print a line for a new state, validation or warning, where there is no screen."""
+        """Print a line for a new state, validation or warning, if there is no screen."""
         if self.live:
             return
         state = self.state

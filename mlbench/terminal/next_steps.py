@@ -1,9 +1,10 @@
-"""Commands below a result card: to copy, so they are printed unbroken."""
+"""Build the commands below a result card, printed unbroken so that you can copy them."""
 
 import os
 import shlex
 from pathlib import Path
 
+from mlbench.config import libraries
 from mlbench.config.credentials import without_credentials
 from mlbench.config.store_uri import default_store
 from mlbench.record import run_folders
@@ -13,14 +14,16 @@ SQLITE = "sqlite:///"
 
 
 def lacking(record: Record, *, folder: Path, where: str | None, tracking_uri: str) -> list[str]:
-    """Return what to do where the run is not in MLflow yet; `where` is its id there."""
+    """Return what to do if the run is not in MLflow yet. `where` is its id there."""
     if where is not None:
         return []
-    if record.status == "interrupted":
+    if not libraries.is_installed("mlflow"):
+        reason = f"MLflow is not installed ({libraries.command('mlflow')})"
+    elif record.status == "interrupted":
         reason = "not in MLflow yet (interrupted)"
     else:
-        reason = f"MLflow: {without_credentials(tracking_uri)} could not be reached; nothing is lost"
-    return [f"{reason}; upload it with", f"  {run_folders.results_command('sync', folder.parent)}"]
+        reason = f"MLflow: {without_credentials(tracking_uri)} could not be reached (results are kept)"
+    return [f"{reason}. Upload it with", f"  {run_folders.results_command('sync', folder.parent)}"]
 
 
 def stored(record: Record, *, folder: Path, tracking_uri: str) -> list[str]:
@@ -43,9 +46,11 @@ def again(record: Record) -> str:
     """Return the command that repeats the run: as it was given, with the seed that was drawn."""
     try:
         command = [w for w in shlex.split(record.command) if not w.startswith(("seed=", "force="))]
+        if command[:2] == ["python", "-m"] and command[2].startswith("mlbench."):  # as records have it
+            command[:3] = command[2].split(".", 1)
     except ValueError:
         return ""  # no command line
-    if "--" in command:  # a launcher's command line, whose seed is its own
+    if "--" in command:  # a launcher's command line, which sets its seed itself
         return without_credentials(shlex.join(command))
     command.append(f"seed={record.seed}")
     if record.status in FINISHED:
@@ -63,4 +68,4 @@ def opening(uri: str) -> tuple[str, str]:
         near = os.path.relpath(folder)
         root = folder if near.startswith("..") else Path(near)
         return "MLflow", run_folders.results_command("mlflow", root)
-    return "MLflow", shlex.join(["python", "-m", "mlbench.results", "mlflow", f"tracking_uri={uri}"])
+    return "MLflow", shlex.join(["mlbench", "results", "mlflow", f"tracking_uri={uri}"])

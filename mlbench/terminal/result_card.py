@@ -1,5 +1,6 @@
 """The result card of a run: at most 12 lines with verdict, doubts, time, cost and phases."""
 
+import math
 import re
 import textwrap
 from collections import defaultdict
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from mlbench.analysis import stragglers
+from mlbench.analysis import causes, stragglers
 from mlbench.config.division import task_title
 from mlbench.record import fields, format, log_consistency, noise
 from mlbench.record.record import Record
@@ -37,8 +38,14 @@ COSTS = {
     "cost/wall_usd": "for the whole command",
     "cost/cluster_usd": "for the whole cluster",
 }
-COLUMNS = (("data_wait", "train_step", "forward", "backward"), ("wait", "transfer", "optimizer"))
+COLUMNS = (
+    ("data_wait", "train_step", "forward", "loss", "backward"),
+    ("wait", "transfer", "optimizer", "other"),
+)
 JOINED = {"loss": "forward", "metrics": "optimizer"}  # short phases are added to their neighbours
+LARGE = 0.1  # of a step: such a phase has its bar on every card
+LONG = 0.03  # of a step: what a script does between its steps is "other" from here on
+OUTSIDE = 0.01  # of the time: what lies outside a script's steps has a line from here on
 
 
 def verdict(record: Record) -> str:
@@ -46,6 +53,8 @@ def verdict(record: Record) -> str:
     task, goal = record.experiment.task, record.goal
     target = f"goal {format.target(goal, task.metric_unit)}" if goal else "no goal"
     best = "no validation"
+    if _is_script(record):
+        best = "no metric was given (task.metric=)" if task.metric == "none" else f"no value of {task.metric}"
     if record.best is not None:
         best = f"best {task.metric} {format.measured(record.best, task.metric_unit, goal)}"
     progress = _progress(record)
@@ -58,7 +67,8 @@ def verdict(record: Record) -> str:
     if record.status == "goal_not_reached":
         return f"GOAL NOT REACHED: {best} ({target}) after {progress}"
     if record.status == "completed":
-        return f"COMPLETED: {progress}" + (f", {best}; no goal was set" if record.validations else "")
+        goalless = "" if _is_script(record) and task.metric == "none" else " (no goal was set)"
+        return f"COMPLETED: {progress}" + (f", {best}{goalless}" if record.validations else "")
     if record.status == "diverged":
         return (
             f"DIVERGED: loss or validation stopped being a finite number in {progress}, step {record.steps}"
@@ -66,22 +76,30 @@ def verdict(record: Record) -> str:
     reason = " ".join(format.printable(record.error or "no reason was recorded").split())
     if len(reason) > ERROR_CHARACTERS:
         reason = reason[:ERROR_CHARACTERS] + " ..."
-    return f"{record.status.upper()}: {reason}"
+    after = f" after {progress}" if record.steps and not record.epochs else ""  # of a script
+    return f"{record.status.upper()}{after}: {reason}"
 
 
 def advice(record: Record) -> str | None:
-    """Return what to do after a run that did not end well."""
-    if record.experiment.task.name == "script" and record.status in ("failed", "goal_not_reached"):
+    """Return what to do after a run that did not end well, or in which one thing takes much time."""
+    if _is_script(record) and record.status == "failed":
         return "The run's folder has what the script printed: output.log, or rank_N.log."
+    ended = ("completed", "goal_reached", "goal_not_reached")
+    cause = causes.of_run(record) if record.status in ended else None
+    if cause is not None:
+        return cause.next_step
+    if _is_script(record) and record.status == "goal_not_reached":
+        return "Train for longer. goal=NUMBER sets another goal."
     epochs = format.counted(getattr(record.experiment.task, "epochs", 0), "epoch")
     return {
-        "goal_not_reached": f"The recipe ends at {epochs}. Another seed may reach the goal; goal=light or a "
-        "number of your own asks for less.",
-        "diverged": "Another seed or fewer workers may do; a lower task.lr needs division=open.",
-        "failed": "Run it with verbose=true to see what Ray and the workers say. max_failures=N allows N "
+        "goal_not_reached": f"The recipe ends at {epochs}. Another seed may reach the goal. goal=light or "
+        "goal=NUMBER sets another goal.",
+        "diverged": "Try another seed or fewer workers. A lower task.lr needs division=open.",
+        "failed": "Run it with verbose=true to print the output of Ray and the workers. "
+        "max_failures=N allows N "
         "restarts from the last checkpoint.",
-        "preempted": "Spot nodes can be taken at any time. retries=N starts the run anew, as another run.",
-        "interrupted": "What was measured until then is kept. The command below measures it again.",
+        "preempted": "Spot nodes can be taken at any time. retries=N starts the run again, as another run.",
+        "interrupted": "Earlier measurements are kept. The command below measures it again.",
     }.get(record.status)
 
 
@@ -89,19 +107,28 @@ def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
     """Return verdict, doubts, time, cost and phases: MOST_LINES lines, none wider but commands to copy."""
     lines = wrapped(verdict(record), width)
     # Why a run failed is its answer, so it is not cut.
-    ranked = [(0, line) for line in heading(record, lines if record.error else _cut(lines, width))]
+    ranked = [(0.0, line) for line in heading(record, lines if record.error else _cut(lines, width))]
     ranked += [(1, line) for line in doubts(record, width)]
     run = wrapped(_what(record), width - LABEL)
     ranked += [(3 if number else 2, _row("" if number else "run", line)) for number, line in enumerate(run)]
-    late = stragglers.of_run(record)
-    message = wrapped(stragglers.sentence(late), width - LABEL) if late else []
-    ranked += [(2, _row("" if number else "late rank", line)) for number, line in enumerate(message)]
+    label, why = reason(record)
+    message = wrapped(why or "", width - LABEL)
+    ranked += [(2, _row("" if number else label, line)) for number, line in enumerate(message)]
     hint = wrapped(advice(record) or "", width - LABEL)[:SENTENCE_LINES]
-    ranked += [(3, _row("" if number else "next", line)) for number, line in enumerate(hint)]
+    rank_of_hint = 2.2 if why and label == "late rank" else 3  # its sentence asks for one
+    ranked += [(rank_of_hint, _row("" if number else "next", line)) for number, line in enumerate(hint)]
     ranked.append((2, _row("time", _time(record, width - LABEL))))
+    if warm_up := _warm_up(record):
+        ranked += [
+            (3, _row("" if n else "warm-up", line)) for n, line in enumerate(wrapped(warm_up, width - LABEL))
+        ]
+    if record.mfu is not None and record.peak is not None:
+        ranked.append((3, _row("MFU", f"{format.percent(record.mfu)} of {fields.texts(record)['mfu_peak']}")))
+    if outside := _outside(record):
+        ranked.append((3, _row("outside steps", outside)))
     if price := _cost(record):
         ranked.append((2 if record.cost else 6, _row("cost", price)))
-    ranked += [(5, line) for line in _bars(record, width, "#" if ascii_only else "━")]
+    ranked += _bars(record, width, "#" if ascii_only else "━")
     ranked.append((0, _row("all numbers", next_steps.full(record, folder))))
     again = next_steps.again(record) if record.source == "mlbench" else ""
     if again and len(again) + LABEL <= width:
@@ -114,6 +141,14 @@ def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
     return [line for _, line in ranked]
 
 
+def reason(record: Record) -> tuple[str, str | None]:
+    """Return what stands out in a run, with its label: a late rank, or what takes most time."""
+    cause, late = causes.of_run(record), stragglers.of_run(record)
+    if cause is not None:
+        return "late rank" if cause.ranks else "most time", cause.sentence
+    return "late rank", stragglers.sentence(late) if late else None
+
+
 def doubts(record: Record, width: int) -> list[Text]:
     """Return what a reader must know before trusting the numbers, in two lines, what weighs most first.
 
@@ -121,7 +156,7 @@ def doubts(record: Record, width: int) -> list[Text]:
     """
     sentences = sorted(record.caveats, key=_lightness)
     if record.oversubscribed and not any("oversubscribed" in caveat for caveat in record.caveats):
-        sentences.append("oversubscribed: more threads than CPUs; excluded from speedups")
+        sentences.append("oversubscribed: more threads than CPUs, excluded from speed-ups")
     sentences += [str(deviation) for deviation in record.deviations]
     if record.source != "mlbench" or record.imported:
         sentences.append("imported: measured elsewhere, not checked here")
@@ -174,18 +209,20 @@ def _progress(record: Record) -> str:
         return f"epoch {record.epochs:g}" + (f" of {of}" if of else "")
     if record.steps:  # of a script, which does not tell its epochs
         return format.counted(record.steps, "step")
-    return "no epoch" if of else f"{len(record.table)} rows measured"
+    return f"{len(record.table)} rows measured" if record.table and not of else "no epoch"
 
 
 def _what(record: Record) -> str:
     """Return what ran, and on how many workers of what."""
     experiment, task = record.experiment, record.experiment.task
     data = "" if task.dataset == registry.NO_DATASET else f" on {task.dataset}"
-    data = " on own files" if registry.own_data(task) else data
+    data = " on your files" if registry.own_data(task) else data
     workers = format.counted(record.workers, "worker")
     network = f"emulated {experiment.network}, " if experiment.network.emulated else ""
     launcher = f"{experiment.launcher}, " if experiment.launcher == "torchrun" else ""
     where = f"{experiment.backend.name}, {launcher}{experiment.hardware.name}, {network}"
+    if _is_script(record):  # which has no scale, and draws its own seed
+        return f"{task.name}, {workers}, {where.rstrip(', ')}"
     title = f"{task_title(task.name, record.deviations)} {experiment.scale}{data}"
     return f"{title}, {workers}, {where}seed={record.seed}"
 
@@ -196,46 +233,91 @@ def _time(record: Record, width: int) -> str:
     if record.time_to_accuracy is not None:
         parts.append(f"{texts['time_to_accuracy']} to the goal")
     elif record.validations:
-        parts.append(f"{texts['elapsed']} trained{', goal not reached' if record.goal else ''}")
+        trained = texts["elapsed"]
+        if _is_script(record) and record.samples_per_s:  # one time for both numbers
+            steady = record.samples - (record.warm_up.samples if record.warm_up else 0)
+            trained = format.duration(steady / record.samples_per_s)
+        parts.append(f"{trained} trained{', goal not reached' if record.goal else ''}")
     if "seconds_per_epoch" in texts:
         parts.append(f"{texts['epochs']} of {texts['seconds_per_epoch']}")
-    parts += [texts["samples_per_s"]] if "samples_per_s" in texts else []
+    parts += [texts[name] for name in ("samples_per_s", "tokens_per_s") if name in texts]
     parts.append(f"command {texts['wall']}")
     while len(", ".join(parts)) > width and len(parts) > 1:
         parts.pop()
     return ", ".join(parts)
 
 
+def _warm_up(record: Record) -> str | None:
+    """Return what of a script's steps is in no other number of the card."""
+    if record.unsteady:
+        return fields.UNSTEADY
+    if record.warm_up is None:
+        return None
+    half = 0.5 * record.warm_up.seconds
+    observed = " (observed for FLOP)" if record.warm_up.observation_s > half else ""
+    why = " (compilation)" if record.warm_up.compilation_s > half else observed
+    steps = format.counted(record.warm_up.steps, "step")
+    return f"{format.duration(record.warm_up.seconds)}, {steps}{why}, in no rate and no phase"
+
+
+def _outside(record: Record) -> str | None:
+    """Return how long a script was outside its steps, as far as that is worth a line."""
+    if not _is_script(record) or not record.validations:
+        return None
+    elapsed = record.validations[-1].elapsed
+    seconds = math.fsum(stats.max for name, stats in record.outside.items() if name != "warm_up")
+    if seconds < OUTSIDE * elapsed:
+        return None
+    times = f"{format.duration(seconds)} of {format.duration(elapsed)} ({100 * seconds / elapsed:.0f} %)"
+    return f"{times}: validation, passes without gradients"
+
+
+def _is_script(record: Record) -> bool:
+    return record.experiment.task.name == "script"
+
+
 def unpriced(record: Record) -> str | None:
-    """Return why a run that ended by itself has no price; after the semicolon is the way to one."""
+    """Return why a run that ended by itself has no price; the way to one follows in parentheses."""
     hardware = record.experiment.hardware
     if record.cost is not None or record.status in UNFINISHED:
         return None
     if hardware.price is not None:
-        return f"the machine is not hardware={hardware.name}; the caveats say in what it differs"
+        return f"the machine is not hardware={hardware.name} (the caveats list the differences)"
     return (
-        f"hardware={hardware.name} has no price; choose a hardware profile that has one "
-        "(--help lists them) or write conf/hardware/NAME.yaml"
+        f"hardware={hardware.name} has no price (give it with hardware.price.usd_per_hour=N "
+        "hardware.price.date=YYYY-MM-DD hardware.price.source=WHO, or choose a profile with a price)"
     )
 
 
 def _cost(record: Record) -> str | None:
     if record.cost is None:
         why = unpriced(record)
-        return why and f"not priced ({why.partition(';')[0]})"
+        return why and f"not priced ({why.partition(' (')[0]})"
     texts = fields.texts(record)
     parts = [f"{texts[name]} {what}" for name, what in COSTS.items() if name in texts]
     other = " of another node than this" if record.is_cost_elsewhere else ""
     return ", ".join([*parts, f"prices of {record.cost.date}{other}"])
 
 
-def _bars(record: Record, width: int, mark: str) -> list[Text]:
-    """Return the phases of a step as shares of it, the mean over the ranks, in two columns."""
+def _bars(record: Record, width: int, mark: str) -> list[tuple[float, Text]]:
+    """Return the phases of a step as shares of it, the mean over the ranks, in two columns.
+
+    A line of long phases goes after most others, one of short phases before them.
+    """
     shares: defaultdict[str, float] = defaultdict(float)
     for name, share in fields.shares(record, record.phases).items():
-        shares[JOINED.get(name, name)] += share.mean
-    cells = [[_bar(name, shares[name], mark) for name in names if shares[name]] for names in COLUMNS]
-    return [Text("   ".join(row)[:width]) for row in zip_longest(*cells, fillvalue="")]
+        if name == "metrics" and _is_script(record) and share.mean >= LONG:
+            name = "other"
+        elif name != "loss" or share.mean < LARGE:
+            name = JOINED.get(name, name)
+        shares[name] += share.mean
+    columns = [[name for name in names if shares[name]] for names in COLUMNS]
+    lines = [list(filter(None, names)) for names in zip_longest(*columns)]
+    longest = [max(shares[name] for name in names) for names in lines]
+    texts = ["   ".join(_bar(name, shares[name], mark) for name in names)[:width] for names in lines]
+    return [
+        (2.5 if share >= LARGE else 6 - share, Text(text)) for share, text in zip(longest, texts, strict=True)
+    ]
 
 
 def _bar(name: str, share: float, mark: str) -> str:

@@ -1,4 +1,4 @@
-"""The table of `results list`: one line per run, with as many columns as the terminal has room for."""
+"""Build the table of `results list`: one line per run, with as many columns as the terminal can fit."""
 
 import shutil
 import sys
@@ -29,9 +29,9 @@ def summary(row: Row) -> dict[str, Any]:
 
 
 def ordered(rows: Sequence[Row], *, sort: str = "", last: int | None = None) -> list[Row]:
-    """Return the newest `last` rows in the order of the column `sort`; "-" in front reverses it.
+    """Return the newest `last` rows in the order of the column `sort`. A leading "-" reverses it.
 
-    Raises UserError for a column that is not there. Rows without a value come last.
+    Raises UserError for a missing column. Rows without a value come last.
     """
     newest = list(rows)[-last:] if last else list(rows)
     if not sort:
@@ -49,7 +49,7 @@ def ordered(rows: Sequence[Row], *, sort: str = "", last: int | None = None) -> 
 
 
 def text(rows: Sequence[Row], *, wide: bool = False) -> str:
-    """Return the table; all columns and whole names where `wide` or where stdout is no terminal."""
+    """Return the table, with all columns and whole names if `wide` or if stdout is no terminal."""
     wide = wide or not sys.stdout.isatty()
     cells = {field: _cells(field, rows, short=not wide) for field in COLUMNS}
     values = [next((row[f.name] for row in rows if row[f.name] is not None), None) for f in COLUMNS]
@@ -65,7 +65,7 @@ def text(rows: Sequence[Row], *, wide: bool = False) -> str:
 
 
 def _cells(field: fields.Field, rows: Sequence[Row], *, short: bool) -> list[str]:
-    """Return a column's cells; those of a measured value have its unit, unless the heading says it."""
+    """Return a column's cells. Those of a measured value have its unit, unless it is in the heading."""
     name = field.name
     if name == "status":  # such a run counts nowhere
         labels = {row[name]: STATUS.get(row[name], row[name]) if short else row[name] for row in rows}
@@ -73,8 +73,10 @@ def _cells(field: fields.Field, rows: Sequence[Row], *, short: bool) -> list[str
     if field.unit in ("", field.heading):
         texts = {value: tables.cell(value) for value in {row[name] for row in rows}}  # mostly few
         return [texts[row[name]] for row in rows]
+    units = [_units(row["sample_unit"], row["metric_unit"], *row["target"] or ()) for row in rows]
     cells = [
-        tables.cell(None) if row[name] is None else field.quantity(row[name], _units(row)) for row in rows
+        tables.cell(None) if row[name] is None else field.quantity(row[name], unit)
+        for row, unit in zip(rows, units, strict=True)
     ]
     if field.unit == "USD":
         return [
@@ -84,12 +86,8 @@ def _cells(field: fields.Field, rows: Sequence[Row], *, short: bool) -> list[str
     return cells
 
 
-def _units(row: Row) -> fields.Units:
-    return _shared_units(row["sample_unit"], row["metric_unit"], *row["target"] or ())
-
-
 @cache
-def _shared_units(samples: str, metric: str, *target: Any) -> fields.Units:
+def _units(samples: str, metric: str, *target: Any) -> fields.Units:
     return fields.Units(samples, metric, Goal(*target) if target else None)
 
 

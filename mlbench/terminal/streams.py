@@ -1,8 +1,10 @@
-"""Standard streams that are closed, full or broken: a command goes on without them."""
+"""Handle standard streams that are closed, full or broken, so that a command goes on without them."""
 
 import os
+import select
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 discarded: list[TextIO] = []  # what was written to these is lost
@@ -22,7 +24,21 @@ def open_standard_streams() -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Send what is still written to a stream that is full or broken nowhere, so that no exit fails on it."""
+    """Discard the unwritten output of a full or broken stream, so that no exit fails on it."""
     discarded.append(stream)
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+@contextmanager
+def ignore_broken_pipe() -> Iterator[None]:
+    """End quietly when the reader of stdout, e.g. head, has left (docs.python.org, library/signal)."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        stdout = select.poll()
+        stdout.register(sys.stdout.fileno(), 0)
+        if not any(event & select.POLLERR for _, event in stdout.poll(0)):
+            raise  # another pipe or socket broke
+        discard(sys.stdout)

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: a table of its points on a terminal, a line per run anywhere else."""
+"""Show a sweep: a table of its points on a terminal, a line per run anywhere else."""
 
 import math
 import shlex
@@ -42,7 +42,7 @@ class PointProgress:
 
     @property
     def times(self) -> list[float]:
-        """Seconds to the goal; a run that missed it counts as infinite."""
+        """Seconds to the goal. A run that missed it counts as infinite."""
         return [time_to_goal(record) for record in self.records if record.goal is not None]
 
     @property
@@ -53,7 +53,7 @@ class PointProgress:
         return format.duration(median(self.times)) if math.isfinite(median(self.times)) else "missed"
 
     def interval(self) -> str:
-        """Return the 95 % interval of the median as text; "" for fewer than two runs."""
+        """Return the 95 % interval of the median as text, "" for fewer than two runs."""
         ends = bootstrap.interval(self.times) if len(self.times) > 1 else None
         if ends is None or math.isinf(ends.low):
             return ""
@@ -73,7 +73,7 @@ class PointProgress:
     def speedup(self, points: "Sequence[PointProgress]") -> str:
         """Return the median of the point that differs in having one worker over this one's.
 
-        "" without such a point, and where the report takes no speed-up (Point.exclusion_reason).
+        "" without such a point, and if the report takes no speed-up (Point.exclusion_reason).
         """
         others = {word for word in self.overrides if not word.startswith("workers=")}
         for base in points:
@@ -85,10 +85,10 @@ class PointProgress:
 
 
 class SweepView(View):
-    """Counts the runs of a sweep and shows them.
+    """Counter and view of the runs of a sweep.
 
-    - spent: USD so far, None where nothing has a price.
-    - left: s that the runs take that have not begun, if known; run_s: s that the one in progress takes.
+    - spent: USD so far, or None if nothing has a price.
+    - left: s for the runs that have not begun, if known. run_s: s for the one in progress.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class SweepView(View):
 
     @never_raises
     def started(self, overrides: str) -> None:
-        """Show which run is in progress; `overrides` are the point's overrides and the seed."""
+        """Show which run is in progress. `overrides` are the point's overrides and the seed."""
         self._running, self._run_begin, self._epoch = overrides, self._now(), None
         self._waits = False
         self.line(f"{self.done + self.failed + 1}/{self.total} {overrides}")
@@ -184,7 +184,7 @@ class SweepView(View):
         return Group(*lines, grid, *more, *self._now_running(), Text(self.standing(), style="bold"))
 
     def _cells(self, point: PointProgress) -> list[str]:
-        """Return median, interval and speed-up; computed again only where a run has ended."""
+        """Return median, interval and speed-up, computed again only if a run has ended."""
         if point.label not in self._rows:
             self._rows[point.label] = [point.median_time, point.interval(), point.speedup(self.points)]
         return self._rows[point.label]
@@ -220,7 +220,7 @@ class SweepView(View):
 
 
 def outcome(record: Record | None, error: str | None, status: str = "failed") -> str:
-    """Return how a run ended, in one line; `status` is that of a trial without a record."""
+    """Return how a run ended, in one line. `status` is that of a trial without a record."""
     if record is None or record.status == "failed":
         why = (record and record.error) or error or ""
         return f"{record.status if record else status}: {format.last_line(why)}"
@@ -235,7 +235,7 @@ def outcome(record: Record | None, error: str | None, status: str = "failed") ->
 
 def answer(groups: "Sequence[grouping.Group]", *, markdown: bool = False) -> str:
     """Return the answer of a study: for each task, scale and goal a table of its points and sentences."""
-    from mlbench.report import summary
+    from mlbench.report import answers
     from mlbench.report import tables as report_tables
 
     parts = []
@@ -247,10 +247,10 @@ def answer(groups: "Sequence[grouping.Group]", *, markdown: bool = False) -> str
         rows = [[f"{cell.text} ({cell.below})" if cell.below else cell.text for cell in row] for row in cells]
         if markdown:
             parts += [f"### {group.heading}", "", tables.markdown(headings, rows), ""]
-            parts += [f"{sentence}\n" for sentence in summary.answer(group)]
+            parts += [f"{sentence}\n" for sentence in answers.answer(group)]
             continue
         parts += [group.heading, tables.table(headings, rows)]
-        parts += ["\n".join(wrapped(sentence, WIDTH)) for sentence in summary.answer(group)] + [""]
+        parts += ["\n".join(wrapped(sentence, WIDTH)) for sentence in answers.answer(group)] + [""]
     return "\n".join(parts).rstrip()
 
 

@@ -1,4 +1,4 @@
-"""The one table for terminal and pipes."""
+"""Print tables, the same for terminal and pipes."""
 
 import math
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ LONG = 24  # letters; a longer word, such as a path, is no number and may be spl
 def table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[bool] = (), fold: bool = True
 ) -> str:
-    """Return columns as wide as their widest cell; a terminal too narrow for them folds cells between words.
+    """Return columns as wide as their widest cell. A narrower terminal folds cells between words.
 
-    One too narrow even for the words gets a line a cell: no number is ever split.
-    `right` says for each column whether it is aligned to the right, as numbers are. Without `fold`, and where
-    the output is no terminal, lines are as long as they are.
+    A terminal too narrow even for the words gets a line a cell: no number is ever split. `right` has for each
+    column whether it is aligned to the right, as numbers are. Without `fold`, and if the output is no
+    terminal, lines are as long as they are.
     """
     sides = [*right, *[False] * (len(headings) - len(right))]
     console = Console()
@@ -52,7 +52,7 @@ def table(
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of Markdown; no cell can end its column."""
+    """Return a table of Markdown, in which no cell can end its column."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 

@@ -1,8 +1,8 @@
-"""An MLflow store, as mlbench writes to it. The only module that imports mlflow, and never before it is used.
+"""Write to an MLflow store. The only module that imports mlflow, and never before it is used.
 
-Writing is idempotent: MLflow drops a metric that it has already (same name, value, time and step), accepts
-a param again with its old value, and a run is found by its `mlbench.run_id`. So whoever is interrupted, by a
-dead server or by its own death, writes everything once more.
+Writing is idempotent. MLflow drops a metric that it already has (same name, value, time and step), and
+accepts a param again with its old value. A run is found by its `mlbench.run_id`. So a writer that was
+interrupted, by a dead server or by its death, writes everything once more.
 """
 
 import json
@@ -19,8 +19,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from mlbench.config import own_variables
 from mlbench.config.credentials import without_credentials
-from mlbench.config.errors import UserError
+from mlbench.config.errors import ResultError, UserError
 from mlbench.config.store_uri import check_store
 from mlbench.record import temporary_folder
 from mlbench.record.record import Record
@@ -30,7 +31,7 @@ from mlbench.tracking.mapping import COMPLETE, IMPORTED, MLFLOW_STATUS, RUN_ID, 
 Result = TypeVar("Result")
 
 EXPERIMENT = "mlbench"
-# What MLflow accepts as one name and value (mlflow.utils.validation, 3.17, 2026); its client parts requests.
+# What MLflow accepts as one name and value (mlflow.utils.validation, 3.17, 2026). Its client parts requests.
 PARAM_CHARACTERS = 6000
 TAG_CHARACTERS = 8000
 NAME_CHARACTERS = 250
@@ -43,13 +44,13 @@ _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "ERROR",  # no chatter about migrations
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # who calls here retries, and knows when to stop
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # callers retry, and stop on their conditions
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # s
 }
 
 
 class TrackingClient:
-    """One experiment in one MLflow store; `uri` is the store's."""
+    """One experiment in one MLflow store. `uri` is the store's."""
 
     def __init__(self, client: Any, experiment_id: str, uri: str) -> None:
         self.mlflow = client
@@ -61,24 +62,24 @@ class TrackingClient:
         return next(self.search(f"tags.`{RUN_ID}` = '{run_id}'"), None)
 
     def run_id(self, mlflow_id: str) -> str | None:
-        """Return the mlbench run that MLflow knows by this id."""
+        """Return the mlbench run that has this id in MLflow."""
         run = next(self.search(f"attributes.run_id = '{mlflow_id}'"), None)
         return run.data.tags.get(RUN_ID) if run else None
 
     def complete(self, *, page_s: float) -> set[str]:
         """Return the ids of the mlbench runs that are here in full, or were until a person deleted them.
 
-        page_s: s that the store has for every page of its answer; TimeoutError where it takes longer.
+        page_s: s that the store has for every page of its answer. Raises TimeoutError if it takes longer.
         """
         if self.uri.startswith(SQLITE):
-            with suppress(sqlite3.Error):  # another version's tables: MLflow is asked
+            with suppress(sqlite3.Error):  # another version's tables: use MLflow's API
                 database = Path(self.uri.removeprefix(SQLITE))
                 return mlflow_private.tag_values(database, self.experiment_id, tag=RUN_ID, where=COMPLETE)
         runs = self.search(f"tags.`{COMPLETE}` = 'true'", deleted=True, page_s=page_s)
         return {run.data.tags[RUN_ID] for run in runs}
 
     def delete(self, run_id: str) -> bool:
-        """Delete the runs of this mlbench run; MLflow keeps them as deleted until `mlflow gc`."""
+        """Delete the runs of this mlbench run. MLflow keeps them as deleted until `mlflow gc`."""
         matches = list(self.search(f"tags.`{RUN_ID}` = '{run_id}'"))
         for run in matches:
             self.mlflow.delete_run(run.info.run_id)
@@ -87,7 +88,7 @@ class TrackingClient:
     def records(self, *, key: str, seed: int, statuses: Sequence[str]) -> Iterator[str]:
         """Yield the records, as JSON, of complete runs with this key, seed and status, newest first.
 
-        Runs that were imported do not count: nobody knows here on what they were measured.
+        Imported runs do not count, because their hardware is unknown here.
         """
         query = f"tags.`key` = '{key}' AND tags.`seed` = '{seed}' AND tags.`{COMPLETE}` = 'true'"
         for run in self.search(query):
@@ -103,7 +104,10 @@ class TrackingClient:
         self.mlflow.download_artifacts(run.info.run_id, name, str(folder))
 
     def search(self, query: str, *, deleted: bool = False, page_s: float | None = None) -> Iterator[Any]:
-        """Yield MLflow's runs that the query finds, newest first; TimeoutError if a page takes `page_s` s."""
+        """Yield MLflow's runs that the query finds, newest first.
+
+        Raises TimeoutError if a page takes `page_s` s.
+        """
         from mlflow.entities import ViewType
 
         view = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
@@ -117,7 +121,7 @@ class TrackingClient:
                 return
 
     def open_run(self, run_id: str, *, name: str, start_time: float, tags: dict[str, str]) -> str:
-        """Return MLflow's id of the run, which is made if need be; `start_time` is wall clock, s."""
+        """Return MLflow's id of the run, which is created if needed. `start_time` is wall clock, s."""
         run = self.find(run_id)
         if run is None:
             run = self.mlflow.create_run(
@@ -133,7 +137,7 @@ class TrackingClient:
         params: dict[str, str] | None = None,
         tags: dict[str, str] | None = None,
     ) -> None:
-        """Write to a run; what is too long for a value is cut off, for the run's files have all of it."""
+        """Write to a run. Values that are too long are cut off, as the run's files have all of them."""
         from mlflow import entities
 
         points = [entities.Metric(m.name[:NAME_CHARACTERS], m.value, m.time_ms, m.step) for m in metrics]
@@ -145,7 +149,7 @@ class TrackingClient:
         self.mlflow.log_batch(run, metrics=points, params=pairs, tags=marks)
 
     def log_dataset(self, run: str, record: Record) -> None:
-        """Tell MLflow what a run was trained on, where the record knows it."""
+        """Log in MLflow the data that a run was trained on, if the record has it."""
         from mlflow import entities
 
         task = record.experiment.task
@@ -172,13 +176,13 @@ class TrackingClient:
 def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
     """Return the store at an MLflow tracking URI.
 
-    A new store's files go to `artifacts` where MLflow would put them below the current directory (a plain
-    database), and its description and saved views are written where they lack; None only looks: a store or
-    an experiment that does not exist is then not made. Raises UserError for a URI that is no store's, and
+    The files of a new store go to `artifacts` if MLflow would put them below the current directory (a plain
+    database). A missing description and missing saved views are written. None only reads: a store or an
+    experiment that does not exist is then not created. Raises UserError for a URI that is no store's, and
     what MLflow raises for one that does not answer.
     """
     check_store(uri)
-    _set_environment()
+    own_variables.add(_SETTINGS)
     if artifacts is None and uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).exists():
         return None
     from mlflow.exceptions import MlflowException
@@ -209,18 +213,13 @@ def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
     return TrackingClient(client, experiment.experiment_id, uri)
 
 
-def _set_environment() -> None:
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
-
-
 def preload(uri: str, *, artifacts: Path) -> bytes | None:
-    """Import what `open_client` uses, and return the file of a new store where it would make one.
+    """Import what `open_client` uses, and return the file of a new store if it would create one.
 
-    Both keep a CPU busy for seconds: before a training, not beside it.
+    Both keep a CPU busy for seconds, so call this before a training, not during it.
     """
-    _set_environment()
-    with suppress(Exception):  # what fails here fails again in the upload, which tells
+    own_variables.add(_SETTINGS)
+    with suppress(Exception):  # a failure here occurs again in the upload, which reports it
         import pyarrow  # noqa: F401
         from mlflow.tracking import MlflowClient  # noqa: F401
 
@@ -236,7 +235,7 @@ def preload(uri: str, *, artifacts: Path) -> bytes | None:
 def place(store: bytes, uri: str) -> None:
     """Write a store that `preload` returned, unless another run has made one meanwhile."""
     path = Path(uri.removeprefix(SQLITE))
-    with suppress(OSError):  # the upload makes one, or tells
+    with suppress(OSError):  # the upload makes one, or reports the failure
         path.parent.mkdir(parents=True, exist_ok=True)
         whole = path.with_name(f"{path.name}.{os.getpid()}.part")
         whole.write_bytes(store)
@@ -257,8 +256,8 @@ _calls: Calls | None = None  # what the thread that makes them takes them from
 def _make(calls: Calls) -> None:
     """Make one call after the other, in a daemon thread that lasts as long as the process.
 
-    A library may keep what belongs to the thread that used it first: pyarrow 25 ends the process with SIGSEGV
-    in its allocator once that thread has ended.
+    A library may keep what belongs to the thread that used it first. Once that thread has ended, pyarrow 25
+    ends the process with SIGSEGV in its allocator.
     """
     while True:
         future, call = calls.get()
@@ -266,13 +265,13 @@ def _make(calls: Calls) -> None:
             future.set_result(call())
         except BaseException as error:
             future.set_exception(error)
-        del future, call  # a store's last answer is kept by nobody while it waits
+        del future, call  # drop the reference to a store's last answer while it waits
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:
-    """Return what the call returns; TimeoutError where it takes longer, e.g. for a server that drips bytes.
+    """Return what the call returns. Raises TimeoutError if it takes longer, e.g. for a slow server.
 
-    The call's thread is left behind then: nothing ends a read that always gets one more byte.
+    The call's thread is then left behind, because nothing ends a read that always gets one more byte.
     """
     global _calls
     if _calls is None:
@@ -288,17 +287,17 @@ def within(seconds: float, call: Callable[[], Result]) -> Result:
 
 @contextmanager
 def reachable(uri: str) -> Iterator[None]:
-    """Turn what a store raises that is down into a UserError."""
+    """Turn the errors of a store that is down into a UserError."""
     try:
         yield
     except UserError:
-        raise  # it says already what is wrong
+        raise  # the message already names the cause
     except Exception as error:  # whatever MLflow and what lies below it raise
         reason = without_credentials(str(error)).splitlines()[0]
-        what, hint = "does not answer", "start it, or name another with tracking_uri="
+        what, hint = "does not answer", "start it, or choose another with tracking_uri="
         if uri.startswith(SQLITE):
             what, hint = "cannot be used", "name another with tracking_uri="
             if re.search("not a database|malformed", reason):
-                hint = "move the file away, and python -m mlbench.results sync makes it again"
+                hint = "move the file away, then mlbench results sync makes it again"
         sentence = f"the MLflow store {without_credentials(uri)} {what}: {reason}"
-        raise UserError(sentence, hint=hint) from error
+        raise ResultError(sentence, hint=hint) from error

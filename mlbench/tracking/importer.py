@@ -1,4 +1,4 @@
-"""Runs that were not measured here, and runs that shall be here no longer: folders and MLflow, in step."""
+"""Import runs that were measured elsewhere, and delete runs, with folders and MLflow in step."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from mlbench.config.errors import UserError
+from mlbench.config.errors import ResultError
 from mlbench.record import events, run_folders
 from mlbench.record.record import Record
 from mlbench.tracking import sync
@@ -23,7 +23,7 @@ def import_run(
     complete: set[str],
     draw: Draw | None = None,
 ) -> Literal["imported", "present"]:
-    """Give an imported record a folder and a run in MLflow, once; UserError if either cannot be written.
+    """Give an imported record a folder and a run in MLflow, once. Raises UserError if either fails.
 
     - complete: the runs that the store has in full (sync.uploaded_runs).
     - draw: (default: no figures).
@@ -36,7 +36,7 @@ def import_run(
         return "present"
     brought = sync.upload(folder, record.run_id, uri, draw=draw)
     if brought.outcome == "failed":
-        raise UserError(
+        raise ResultError(
             f"{record.run_id} is in {folder}, but not in MLflow: {brought.why}",
             hint=run_folders.results_command("sync", output_root),
         )
@@ -52,31 +52,33 @@ def _write(record: Record, log: Sequence[dict[str, Any]], folder: Path) -> None:
         part.replace(folder / events.NAME)
         record.save(folder)
     except OSError as error:
-        raise UserError(
+        raise ResultError(
             f"cannot write {folder}: {error.strerror}", hint="give another output_root"
         ) from error
 
 
 def delete(folder: Path, uri: str) -> bool:
-    """Delete a run's folder and its run in MLflow; return whether MLflow had one.
+    """Delete a run's folder and its run in MLflow. Return whether MLflow had one.
 
-    Raises UserError, and deletes nothing, where the run is still going on, the store does not answer, or the
-    folder is not itself a folder, e.g. a link to one.
+    Raises UserError, and deletes nothing, if the run is still running or the store does not answer. The same
+    holds if the folder is not itself a folder, e.g. a link to one.
     """
     if folder.is_symlink() or not folder.is_dir():
-        raise UserError(f"{folder} is a link, not a run's own folder", hint="delete the link yourself")
+        raise ResultError(f"{folder} is a link, not a run folder", hint="delete the link yourself")
     log = folder / events.NAME
     if log.is_symlink():
-        raise UserError(f"{log} is a link, so this is no folder of a run", hint="look at it yourself")
+        raise ResultError(
+            f"{log} is a link, so this is not a run folder", hint="inspect it, then delete it yourself"
+        )
     try:
         descriptor = lock(folder)
     except BlockingIOError as error:
-        raise UserError(f"{folder.name} is still going on", hint="end it first, with Ctrl-C") from error
+        raise ResultError(f"{folder.name} is still running", hint="end it first, with Ctrl-C") from error
     try:
         present = sync.ask(uri, lambda client: client.delete(folder.name), absent=False)
         shutil.rmtree(folder)  # removes links below it, never what they point to
     except OSError as error:
-        raise UserError(f"cannot delete {folder}: {error.strerror}") from error
+        raise ResultError(f"cannot delete {folder}: {error.strerror}") from error
     finally:
         os.close(descriptor)
     return present

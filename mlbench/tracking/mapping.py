@@ -1,11 +1,12 @@
-"""How a run reads in MLflow: its name, params, tags and metrics, made from the event log and the record.
+"""Map a run to MLflow: its name, params, tags and metrics, made from the event log and the record.
 
 The names are chosen for MLflow's run table and its compare view. What identifies a run is a tag, short and
-without a prefix, so that it makes a column; the resolved configuration is params, named as on the command
-line; headline numbers have the record's own names, seconds with `_s` behind them, as a study's have. Series
-have a prefix, by which the charts are grouped: `validation/`, `training/` and `interval/` (seconds and bytes
-sent between two validations, mean over the ranks) grow while the run goes on; `phase/`, `share/`, `startup/`,
-`outside/`, `batch/`, `cost/` and `energy/` are written at its end.
+without a prefix, so that it makes a column. The resolved configuration is params, named as on the command
+line. Headline numbers have the names of the record, seconds with `_s` behind them, like those of a study.
+
+Series have a prefix, by which the charts are grouped. `validation/`, `training/` and `interval/` grow while
+the run goes on. The last has seconds and bytes sent between two validations, mean over the ranks. `phase/`,
+`share/`, `startup/`, `outside/`, `batch/`, `cost/` and `energy/` are written at its end.
 """
 
 import getpass
@@ -50,10 +51,10 @@ def run_name(start: RunStart) -> str:
 
 
 def params(start: RunStart) -> dict[str, str]:
-    """Return the resolved configuration, flat, under the names of the command line, with the seed as drawn.
+    """Return the resolved configuration, flat, under the names of the command line, with the drawn seed.
 
-    Fields without a value are left out, and the division's rules: its name says as much, and the run's
-    config.yaml has them.
+    Fields without a value are left out. So are the division's rules, which its name implies and the run's
+    config.yaml has.
     """
     values = flatten(without_credentials(start.experiment.plain() | {"seed": start.seed}))
     return {
@@ -82,7 +83,7 @@ def start_tags(start: RunStart) -> dict[str, str]:
 
 
 def source_tags(program: str) -> dict[str, str]:
-    """Return MLflow's tags of what writes, and of who does unless the user has no name (getpass.getuser)."""
+    """Return MLflow's tags of the source, and of the user if there is a name (getpass.getuser)."""
     tags = {"mlflow.source.type": "LOCAL", "mlflow.source.name": program}  # shown from its last slash on
     with suppress(OSError, KeyError, ImportError):
         tags["mlflow.user"] = getpass.getuser()
@@ -116,9 +117,9 @@ def _note(record: Record) -> str:
 
 
 def validation_metrics(log: Iterable[dict[str, Any]], *, samples: int = 0) -> tuple[list[Metric], int]:
-    """Return the metrics of the log's validations, system metrics of the nodes included, and the samples.
+    """Return the metrics of the log's validations, with the nodes' system metrics, and the samples.
 
-    - samples: trained on before this part of the log; those of epochs that a restart repeats count again.
+    - samples: trained on before this part of the log. Those of epochs that a restart repeats count again.
     """
     metrics = []
     for event in log:
@@ -148,7 +149,7 @@ def _validation(validation: dict[str, Any], metadata: dict[str, Any], *, samples
 
 
 def _system(metadata: dict[str, Any]) -> list[Metric]:
-    """Return the nodes' samples under MLflow's own names; a step is a second since the clock's start."""
+    """Return the nodes' samples under MLflow's names. A step is a second since the clock's start."""
     metrics = []
     for sample in metadata.get("system", ()):
         prefix = f"system/{sample['node']}/" if sample["node"] else "system/"

@@ -1,4 +1,4 @@
-"""What mlbench knows of MLflow 3.17 beyond its public interface: its tables, and its UI's saved views."""
+"""Use MLflow 3.17 beyond its public interface: its tables, and its UI's saved views."""
 
 import base64
 import json
@@ -10,9 +10,9 @@ from typing import Any
 
 KIND_TAG = "mlflow.experimentKind"  # the UI's mode for an experiment
 MODEL_TRAINING = "custom_model_development"
-VIEW_TAG = "mlflow.sharedViewState."  # a tag of an experiment; a saved view's name follows
+VIEW_TAG = "mlflow.sharedViewState."  # a tag of an experiment, followed by a saved view's name
 
-# MLflow has no question for single tags: it answers with whole runs, and sorts all runs anew for every page.
+# MLflow has no query for single tags. It returns whole runs, and sorts all runs again for every page.
 _TAG_VALUES = """
 SELECT tag.value FROM runs
 JOIN tags AS tag ON tag.run_uuid = runs.run_uuid AND tag.key = ?
@@ -24,7 +24,7 @@ WHERE runs.experiment_id = ?
 def tag_values(database: Path, experiment_id: str, *, tag: str, where: str) -> set[str]:
     """Return the values of a tag over an experiment's runs, deleted ones too, whose tag `where` is "true".
 
-    Reads the tables of a SQLite store; sqlite3.Error where they are not those of MLflow 3.17.
+    Reads the tables of a SQLite store. Raises sqlite3.Error if they are not those of MLflow 3.17.
     """
     with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
         return {value for (value,) in connection.execute(_TAG_VALUES, (tag, where, experiment_id))}

@@ -1,9 +1,9 @@
-"""A study in MLflow: a parent run with the study's runs as its children.
+"""Write a study to MLflow: a parent run with the study's runs as its children.
 
-The parent has the aggregates as metrics whose step is the number of workers, so that MLflow's own charts
-draw them over workers, and the report as artifacts. Who writes first, the first child's upload or the sweep,
-makes the parent. MLflow cannot take a metric back: where aggregates have changed, because the study was
-extended, the parent is deleted and made anew.
+The parent has the aggregates as metrics whose step is the number of workers, so that MLflow's charts draw
+them over workers. It has the report as artifacts. The first writer makes the parent, which is the first
+child's upload or the sweep. MLflow cannot take a metric back. If aggregates have changed, because the study
+was extended, the parent is deleted and created again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from mlbench import clock
 from mlbench.config.credentials import without_credentials
 from mlbench.record import study
 from mlbench.record.record import Record
@@ -23,7 +24,7 @@ PARENT = "mlflow.parentRunId"  # tag by which MLflow nests runs
 
 
 class Summary(NamedTuple):
-    """What MLflow shows of a study beside its runs.
+    """What MLflow shows of a study in addition to its runs.
 
     - metrics: name, value and step (the number of workers) of each aggregate.
     - tags: what all its runs share, and how many there are. note: Markdown.
@@ -55,7 +56,7 @@ def write(
     uri: str,
     status: str,
 ) -> str:
-    """Write the parent: aggregates, tags, and the report's files; return its MLflow id.
+    """Write the parent: aggregates, tags, and the report's files. Return its MLflow id.
 
     `status` is FINISHED, FAILED or KILLED. Raises what MLflow raises, and may then be called again.
     """
@@ -84,8 +85,29 @@ def write(
     return run
 
 
+def write_answer(
+    name: str,
+    sentence: str,
+    metrics: Mapping[str, float | None],
+    folder: Path,
+    *,
+    output_root: Path,
+    uri: str,
+) -> None:
+    """Write the answer of a study without a plan, and its folder's files, into the parent of its runs.
+
+    Raises what MLflow raises.
+    """
+    client = open_client(uri, artifacts=output_root.absolute() / ARTIFACTS)
+    assert client is not None
+    run, now = parent(client, output_root, name), clock.wall()
+    points = [Metric(key, value, round(now * 1000), 0) for key, value in metrics.items() if value is not None]
+    client.log(run, metrics=points, tags={"study": name, ui.NOTE: sentence})
+    client.close_run(run, folder=folder, status="completed", ended=now)
+
+
 def kill(plan: Study, *, output_root: Path, uri: str) -> None:
-    """Give the parent of a sweep that was interrupted the status KILLED, if any of its runs has made one.
+    """Set the status of an interrupted sweep's parent to KILLED, if any of its runs has made one.
 
     Raises what MLflow raises.
     """
@@ -106,5 +128,5 @@ def _written(client: TrackingClient, run: str) -> set[tuple[str, int, float]]:
 
 
 def run_id(plan: Study | None, name: str) -> str:
-    """Return the parent's run id; two output folders may have studies of one name."""
+    """Return the parent's run id, as two output folders may have studies of one name."""
     return f"study-{name}-{plan.created}" if plan else f"study-{name}"

@@ -1,4 +1,4 @@
-"""What one run consists of as files: the same in MLflow and in an archive, and none of them holds a password.
+"""List the files of one run, the same in MLflow and in an archive. None of them holds a password.
 
 - record.json, events.jsonl: from these two the run is imported again.
 - config.yaml: the resolved configuration.
@@ -40,10 +40,10 @@ def texts(original: Record, log: Log) -> dict[str, str]:
 
 
 def result_file(record: Record) -> tuple[str, str] | None:
-    """Return name and text of the file with the result line; None where no goal was reached.
+    """Return name and text of the file with the result line, or None if no goal was reached.
 
-    No single run is official, so it is not the original's `official_result.txt` but `result.txt`, whose line
-    says scale, division and why it is not official.
+    No single run is official, so the file is not the original's `official_result.txt` but `result.txt`. Its
+    line has scale, division and why it is not official.
     """
     line = official_result(record)
     if line is None:
@@ -56,10 +56,10 @@ def result_file(record: Record) -> tuple[str, str] | None:
 
 
 def official_result(record: Record) -> str | None:
-    """Return the original's result line; None where no goal was reached, as there.
+    """Return the original's result line, or None if no goal was reached, as in the original.
 
     - The seconds are `time_to_accuracy`, the wall clock. The original's were its training time, which left
-      out loading and validation; that number is the record's `train_time`.
+      out loading and validation. That number is the record's `train_time`.
     - The parts are means over the ranks, with exposed communication only, and data_wait as pre-processing.
       The original's were rank 0's. Without phase clocks (phase_timing=false) there are no parts.
     """
@@ -69,7 +69,7 @@ def official_result(record: Record) -> str | None:
     text = _TASK_RESULT.get(metric, f"Validation {metric} of {{target:g}}").format(target=target)
     parts = [f"{text} reached in {record.time_to_accuracy:.3f} seconds"]
     mean = {phase: spread.mean for phase, spread in record.phases.items()}
-    if "backward" in mean:  # a compiled step tells no parts apart
+    if "backward" in mean:  # a compiled step has no separate parts
         compute = sum(mean[phase] for phase in ("forward", "loss", "backward", "optimizer"))
         parts += [
             f"Compute: {compute} seconds",

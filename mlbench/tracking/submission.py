@@ -1,4 +1,4 @@
-"""A folder of results that somebody hands in: who measured what, and whether all of it holds.
+"""Check a submission, a folder of results: who measured what, and whether all of it holds.
 
     ENTITY/DATE-HARDWARE/submission.yaml          who, on what, at what price, under which licence
     ENTITY/DATE-HARDWARE/*.zip                    the runs, as `results export` writes them
@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from mlbench.config import compose, strict_yaml
 from mlbench.config.credentials import without_credentials
-from mlbench.config.errors import UserError, is_comparable
+from mlbench.config.errors import ResultError, UserError, is_comparable
 from mlbench.config.experiment import FrozenModel, PositiveFloat
 from mlbench.config.identity import identity
 from mlbench.record import log_consistency, study
@@ -31,15 +31,15 @@ from mlbench.tracking import archive
 FILE = "submission.yaml"
 FOLDER = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}-[a-z0-9][a-z0-9._-]{0,63}")  # DATE-HARDWARE
 ENTITY = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
-MAX_BYTES = 2**20  # of a YAML file or a study's log; a study of 1,000 trials has 0.4 MB
+MAX_BYTES = 2**20  # of a YAML file or a study's log (a study of 1,000 trials has 0.4 MB)
 STUDY_FILES = (study.PLAN, study.LOG)
 MARKUP = re.compile(r"[<>`|\[\]]")  # what HTML and Markdown take for more than a letter
-SAME_TIMES = 0.5  # share of a run's times that another run has to the last digit; none by chance
+SAME_TIMES = 0.5  # share of a run's times that another run has to the last digit, none by chance
 
 
 def _plain(text: str) -> str:
     if MARKUP.search(text) or not text.isprintable():
-        raise ValueError("it holds signs of markup, or what cannot be printed")
+        raise ValueError("it holds markup or unprintable characters")
     return text
 
 
@@ -48,21 +48,21 @@ Date = Annotated[str, AfterValidator(lambda text: date.fromisoformat(text).isofo
 
 
 class Interconnect(FrozenModel):
-    """What joins the nodes, or the processors of the only one."""
+    """The interconnect of the nodes, or of the processors of a single node."""
 
     name: Text
-    gbit_per_s: PositiveFloat | None  # of one node; None: not measured
+    gbit_per_s: PositiveFloat | None  # of one node (None: not measured)
 
 
 class PricePaid(FrozenModel):
-    """What one node was really billed at."""
+    """The price at which one node was really billed."""
 
     usd_per_hour: Annotated[float, Field(ge=1e-6, le=1e6)]
     date: Date  # of the bill
 
 
 class Submission(FrozenModel):
-    """What stands in submission.yaml."""
+    """The content of submission.yaml."""
 
     entity: Text
     contact: Text  # an address or a page
@@ -74,10 +74,10 @@ class Submission(FrozenModel):
 
 @dataclass(frozen=True)
 class Checked:
-    """A submission, and what speaks against it.
+    """A submission, and the objections to it.
 
-    - refusals: why it is not accepted, one sentence each; incomplete: why not every attempt is known.
-    - histories: what its studies know of points, by key.
+    - refusals: why it is not accepted, one sentence each. incomplete: why not every attempt is known.
+    - histories: of points in its studies, by key.
     """
 
     entity: str  # the folder's name
@@ -95,13 +95,13 @@ def folders(path: Path) -> list[Path]:
 
 
 def check(folder: Path) -> Checked:
-    """Read a submission and hold it against its logs, its studies and the other submissions beside it.
+    """Read a submission and check it against its logs, its studies and the other submissions with it.
 
-    Every record is derived from its log anew. UserError where there is no such folder.
+    Every record is derived from its log again. Raises UserError if there is no such folder.
     """
     folder = folder.resolve()
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}")
+        raise ResultError(f"{folder} does not exist")
     refusals = [*_of_the_folder(folder)]
     if refusals:  # nothing in it is read
         return Checked(folder.parent.name, folder.name, None, [], refusals, [], {})
@@ -114,7 +114,7 @@ def check(folder: Path) -> Checked:
             continue
         refusals += [f"{run.run_id}: {sentence}" for sentence in _of_a_run(run)]
         if path.stem != run.run_id:
-            refusals.append(f"{path.name} holds the run {run.run_id}, and has to have its name")
+            refusals.append(f"{path.name} must be named after its run {run.run_id}")
         if not log_consistency.sealed(log):
             incomplete.append(f"{run.run_id}: its event log has no checksum")
         records.append(run)
@@ -130,7 +130,7 @@ def check(folder: Path) -> Checked:
 
 
 def export_studies(output_root: Path, records: Sequence[Record], to: Path) -> list[Path]:
-    """Write the plans and logs of the records' studies as a submission has them; return their paths."""
+    """Write the plans and logs of the records' studies as a submission has them. Return their paths."""
     written = []
     for name in sorted({run.experiment.study for run in records if run.experiment.study}):
         for file in STUDY_FILES:
@@ -146,23 +146,23 @@ def _of_the_folder(folder: Path) -> Iterator[str]:
     if not FOLDER.fullmatch(folder.name):
         yield f"the folder {folder.name!r} is not named DATE-HARDWARE, e.g. 2026-11-24-8xh100"
     if not ENTITY.fullmatch(folder.parent.name):
-        yield f"the folder {folder.parent.name!r} is no short name of who measured, e.g. epfl-mlo"
+        yield f"the folder {folder.parent.name!r} is not a short name of the submitter, e.g. epfl-mlo"
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         valid = len(parts) == 1 and (parts[0] == FILE or path.suffix == ".zip")
         valid |= len(parts) == 3 and parts[0] == "studies" and parts[2] in STUDY_FILES
         if path.is_symlink() or not (path.is_dir() or valid and path.is_file()):
-            yield f"{'/'.join(parts)!r} is no file of a submission"
+            yield f"{'/'.join(parts)!r} is not a file of a submission"
         elif path.is_file() and path.suffix != ".zip" and path.stat().st_size > MAX_BYTES:
             yield f"{'/'.join(parts)!r} is larger than {MAX_BYTES // 2**20} MiB"
         elif path.suffix == ".yaml" and path.is_file() and _has_aliases(path.read_bytes()):
-            yield f"{'/'.join(parts)!r} has aliases (*NAME), by which a short file fills the memory"
+            yield f"{'/'.join(parts)!r} has aliases (*NAME), which can fill the memory"
 
 
 def _has_aliases(content: bytes) -> bool:
     try:
         return b"*" in content and any(isinstance(token, yaml.AliasToken) for token in yaml.scan(content))
-    except Exception:  # what PyYAML raises on values that are no YAML is told where they are read
+    except Exception:  # what PyYAML raises on invalid values is reported at the reading
         return False
 
 
@@ -177,12 +177,12 @@ def _about(path: Path, refusals: list[str]) -> Submission | None:
             reason = detail["msg"].removeprefix("Value error, ")
             refusals.append(f"{FILE}: {field}: {reason[:1].lower()}{reason[1:]}")
     except Exception:  # PyYAML raises IndexError, KeyError and others on values that are no YAML
-        refusals.append(f"{FILE} cannot be read as YAML, or says something twice")
+        refusals.append(f"{FILE} is not valid YAML or has a repeated name")
     return None
 
 
 def _of_a_run(run: Record) -> Iterator[str]:
-    """Yield what speaks against a run by itself."""
+    """Yield the objections to a run by itself."""
     for contradiction in run.contradictions[:1]:
         yield f"its log contradicts itself: {contradiction}"
     plain: dict[str, Any] = run.experiment.plain()
@@ -191,14 +191,14 @@ def _of_a_run(run: Record) -> Iterator[str]:
         names += [node.hostname, node.cpu_model or "", *(gpu.name or "" for gpu in node.gpus)]
     for name in dict.fromkeys(names):
         if MARKUP.search(name):  # pages and tables show it
-            yield f"{name!r} is no name of a part of a machine"
+            yield f"{name!r} is not the name of a machine part"
     if is_comparable(run.mlbench):  # others had other references than the closed one of today
         for field in compose.undeclared(plain, run.deviations):
-            yield f"it differs from the closed reference in {field}, and does not say so"
+            yield f"it differs from the closed reference in {field} without naming it"
 
 
 def _of_keys(records: Sequence[Record]) -> Iterator[str]:
-    """Runs of one key are runs of one configuration: they are one point."""
+    """Check that runs of one key have one configuration, because they are one point."""
     first: dict[str, Record] = {}
     for run in records:
         other = first.setdefault(run.key, run)
@@ -210,7 +210,7 @@ def _of_keys(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _of_copies(folder: Path, records: Sequence[Record]) -> Iterator[str]:
-    """A run that others handed in, or that is in it twice under two names, counts nowhere."""
+    """Yield copies, which never count: runs of another submission, or one run under two names."""
     here = f"{folder.parent.name}/{folder.name}"
     own = [(here, run.run_id, archive.times(run.model_dump(include=archive.TIMES))) for run in records]
     names = {run.run_id for run in records}
@@ -231,12 +231,12 @@ def _of_copies(folder: Path, records: Sequence[Record]) -> Iterator[str]:
 def _of_a_study(
     folder: Path, name: str, records: Sequence[Record], refusals: list[str], incomplete: list[str]
 ) -> None:
-    """Hold runs against the plan and the log of the study that they name, and say where there is none."""
+    """Check runs against the plan and the log of the study that they name, and report a missing study."""
     runs = [run for run in records if (run.experiment.study or "") == name]
     study_folder = study.folder(folder, name)
     if not name or not (study_folder / study.PLAN).is_file():
         incomplete.append(
-            f"{counted(len(runs), 'run')} without a study's plan, so nobody knows how many were tried"
+            f"{counted(len(runs), 'run')} without a study's plan, so the number of attempts is unknown"
         )
         return
     try:
@@ -262,9 +262,9 @@ def _of_a_study(
         if status != run.status:  # a sweep that was killed may not have seen the end
             incomplete.append(f"{run.run_id}: it is {run.status}, the log of study {name} has it as {status}")
         if log and trial not in logged:
-            incomplete.append(f"{run.run_id}: the log of study {name} knows of no attempt")
+            incomplete.append(f"{run.run_id}: the log of study {name} has no attempt")
     for gone in sorted((attempts.keys() | begun) - {run.run_id for run in records}, key=str):
-        refusals.append(f"the attempt {gone} of study {name} is left out: every attempt is handed in")
+        refusals.append(f"the attempt {gone} of study {name} is left out: submit every attempt")
     missing = trials - {(run.key, run.seed) for run in results(records)}
     if missing:
         incomplete.append(f"{counted(len(missing), 'planned run')} of study {name} without a result")

@@ -1,4 +1,4 @@
-"""Runs and studies below an output_root, brought into MLflow after the fact: each exactly once.
+"""Bring runs and studies below an output_root into MLflow after the fact, each exactly once.
 
 A run whose driver was killed gets its record here, from its log.
 """
@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import mlbench
 from mlbench.config.credentials import without_credentials
-from mlbench.config.errors import UserError, comparable, first_line
+from mlbench.config.errors import ResultError, UserError, comparable, first_line
 from mlbench.config.store_uri import default_store
 from mlbench.record import events, reader, study
 from mlbench.record.attempts import results
@@ -33,7 +33,7 @@ UPLOAD_S = 300  # s that it has to take one run
 
 @dataclass(frozen=True)
 class SyncResult:
-    """What became of one run folder."""
+    """The outcome of one run folder."""
 
     run_id: str
     outcome: Literal["uploaded", "present", "running", "failed"]  # running: left to its driver
@@ -45,14 +45,13 @@ def sync_runs(
 ) -> Iterator[SyncResult]:
     """Bring every run below `output_root` into MLflow, one after the other, each exactly once.
 
-    - uri: None means each run's own store.
-    - usable: runs whose records need not be read to see that they can be (run_index.entries).
+    - uri: None means each run's configured store.
+    - usable: runs whose records are known to be usable without reading them (run_index.entries).
     - draw: (default: no figures).
 
-    A run whose driver still lives is left to it; one whose driver was
-    killed becomes `interrupted`; a record that is lost or damaged is made again from its whole log. What is
-    damaged, and what a run's own store refuses, keeps no other run out. Raises UserError if the store at
-    `uri` does not answer.
+    A run with a live driver is left to it. A run with a killed driver becomes `interrupted`. A lost or
+    damaged record is made again from its whole log. Damaged runs, and runs that their store refuses, do not
+    affect others. Raises UserError if the store at `uri` does not answer.
     """
     complete: dict[str, set[str] | UserError] = {}
     for log in sorted(output_root.glob(f"*/{events.NAME}")):
@@ -83,13 +82,13 @@ def sync_runs(
 
 
 def _opened(opening: Any) -> tuple[str, str | None]:
-    """Return a run's id and its own store from its log's first event; UserError where that is damaged."""
+    """Return a run's id and store from its log's first event. Raises UserError if that is damaged."""
     try:
         run_id, own = opening["run_id"], opening["experiment"]["tracking_uri"]
     except (LookupError, TypeError):
         run_id = own = None
     if not isinstance(run_id, str) or not isinstance(own, str | None):
-        raise UserError("its event log is damaged: it does not begin with the run's configuration")
+        raise ResultError("its event log is damaged: it does not begin with the run's configuration")
     return run_id, own
 
 
@@ -101,7 +100,10 @@ def uploaded_runs(uri: str) -> set[str]:
 
 
 def ask(uri: str, question: Callable[[TrackingClient], Answer], *, absent: Answer) -> Answer:
-    """Return what a store answers, `absent` where it has no runs of mlbench; UserError where it is down."""
+    """Return what a store answers, or `absent` if it has no runs of mlbench.
+
+    Raises UserError if it is down.
+    """
 
     def answer() -> Answer:
         client = open_client(uri, artifacts=None)
@@ -112,9 +114,9 @@ def ask(uri: str, question: Callable[[TrackingClient], Answer], *, absent: Answe
 
 
 def location(uri: str, run_id: str = "", *, upload: str) -> tuple[str, str]:
-    """Return the ids that the store at `uri` has for mlbench's experiment and for a run; "" for no run.
+    """Return the ids that the store at `uri` has for mlbench's experiment and for a run ("" for no run).
 
-    UserError where it has none, with the command line of `upload`.
+    Raises UserError with the command line of `upload` if it has none.
     """
 
     def ids(client: TrackingClient) -> tuple[str, str]:
@@ -124,8 +126,8 @@ def location(uri: str, run_id: str = "", *, upload: str) -> tuple[str, str]:
     experiment, run = ask(uri, ids, absent=("", ""))
     where = without_credentials(uri)
     if not experiment or run_id and not run:
-        hint = f"{upload} brings the runs there that are finished"
-        raise UserError(f"the MLflow store {where} has no {run_id or 'runs of mlbench'}", hint=hint)
+        hint = f"{upload} uploads the finished runs"
+        raise ResultError(f"the MLflow store {where} has no {run_id or 'runs of mlbench'}", hint=hint)
     return experiment, run
 
 
@@ -156,10 +158,10 @@ def upload(folder: Path, run_id: str, uri: str, *, draw: Draw | None = None) -> 
 def sync_studies(
     output_root: Path, uri: str | None, *, summarize: Callable[[Study, Sequence[Record], Path], Summary]
 ) -> Iterator[tuple[str, str]]:
-    """Write the parents of all studies below `output_root` that have runs; yield name and "", or why not.
+    """Write the parents of all studies below `output_root` that have runs. Yield name and "", or why not.
 
     - uri: None means the store of each study's runs.
-    - summarize: returns what MLflow shows of a study and its runs (report.study_summary.summary).
+    - summarize: returns what MLflow shows of a study and its runs (report.mlflow_study.summary).
 
     Call it after the runs themselves were brought there.
     """
@@ -174,21 +176,21 @@ def sync_studies(
                 write = partial(parent_runs.write, plan, records, summary, output_root=output_root)
                 done = {(run.key, run.seed) for run in results(records) if run.status in FINISHED}
                 planned = {(trial.point.key, trial.seed) for trial in study.trials(plan)}
-                status = "FINISHED" if planned <= done else "FAILED"  # as the sweep says it
+                status = "FINISHED" if planned <= done else "FAILED"  # the words of the sweep
                 with reachable(store):
                     within(ANSWER_S, partial(open_client, store, artifacts=None))
                 within(UPLOAD_S, partial(write, uri=store, status=status))
                 yield plan.name, ""
-        except Exception as error:  # whatever MLflow raises; one bad study must not keep the others out
+        except Exception as error:  # whatever MLflow raises, as one bad study must not keep the others out
             yield name, without_credentials(first_line(error))
 
 
 def recover(folder: Path) -> Record:
     """Build a run's record from its log, and complete its folder: record, then `run_stop`.
 
-    A record that can be used is kept. A run without `run_result` in its log ended with the
-    log's last event: `interrupted`, unless its workers had finished or reached the goal. Raises UserError
-    where this version cannot read the log.
+    A record that can be used is kept. A run without `run_result` in its log ended with the log's last event.
+    It is `interrupted`, unless its workers had finished or reached the goal. Raises UserError if this version
+    cannot read the log.
     """
     log = events.read(folder / events.NAME)
     stops = [event["value"]["status"] for event in log if event["key"] == "run_stop"]
@@ -214,4 +216,4 @@ def _rebuilt(folder: Path, log: list[dict[str, Any]], *, stopped: bool) -> Recor
     try:
         return build_record(log)
     except UserError as error:
-        raise UserError(f"{folder}: {error.message}", hint=error.hint) from error
+        raise ResultError(f"{folder}: {error.message}", hint=error.hint) from error

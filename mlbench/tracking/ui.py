@@ -1,14 +1,12 @@
-"""MLflow's UI as mlbench opens it: saved views of the run table, their links, and their server."""
+"""Open MLflow's UI: saved views of the run table, their links, and their server."""
 
-import os
 import socket
 import sys
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from mlbench.config.credentials import without_credentials
-from mlbench.config.errors import UserError
+from mlbench.config.errors import ResultError
 from mlbench.tracking import mlflow_private
 
 NOTE = "mlflow.note.content"
@@ -19,7 +17,7 @@ VIEWS = {  # saved views by their key in an address: the name, and the metric th
     "mlbench-time": ("Curves over time", "training/elapsed_s"),
     "mlbench-samples": ("Curves over samples", "training/samples"),
 }
-BY_NAME = "tags.`mlflow.runName`"  # task, scale, workers; sorted by their begin, runs hide below their study
+BY_NAME = "tags.`mlflow.runName`"  # task, scale, workers (sorted by their begin, runs hide below their study)
 COLUMNS = (
     "tags.`status`",
     "metrics.`time_to_accuracy_s`",
@@ -34,7 +32,7 @@ COLUMNS = (
 ABOUT = (
     "Runs of mlbench. Saved views: **Results** (status, time to accuracy in s, cost in USD, "
     "workers, samples/s), **Curves over time** and **Curves over samples**. Names end in their unit: `_s` "
-    "seconds, `_usd`, `_bytes`, `_joules`; `share/` is of 1. A study is a parent run; its "
+    "seconds, `_usd`, `_bytes`, `_joules`; `share/` is of 1. A study is a parent run. Its "
     "children are its runs, and its description is the study's answer."
 )
 
@@ -64,25 +62,24 @@ def link(server: str, experiment_id: str, run: str = "", *, file: str = "") -> s
     return f"{server.rstrip('/')}{server and '/'}{path}?{query}"
 
 
-def serve(uri: str, experiment_id: str, run: str, *, port_text: str, show: Callable[[str], None]) -> None:
-    """Show the link to the runs, or to one of MLflow's id; without a server become one until Ctrl-C.
+def server(uri: str, experiment_id: str, run: str, *, port_text: str) -> tuple[str, list[str] | None]:
+    """Return the link to the runs, or to one of MLflow's id, and a server's command if none is there.
 
-    `port_text`: as a user wrote it; "": MLflow's own. Raises UserError where it is no port or in use, or
-    where the store has another UI.
+    `port_text`: as a user wrote it ("": MLflow's default). Raises UserError if it is no port or in use, or if
+    the store has another UI.
     """
     if port_text and not (port_text.isdecimal() and 0 < int(port_text) < 65536):
-        raise UserError(f"port={port_text} is not a port", hint=f"e.g. port={PORT + 1}")
+        raise ResultError(f"port={port_text} is not a port", hint=f"e.g. port={PORT + 1}")
     port, scheme = int(port_text or PORT), urlsplit(uri).scheme
     if scheme in ("http", "https"):
-        show(link(without_credentials(uri), experiment_id, run))
-        return
+        return link(without_credentials(uri), experiment_id, run), None
     if scheme.startswith("databricks"):
-        raise UserError("the store's runs are in its Databricks workspace", hint="open the workspace")
+        raise ResultError("the store's runs are in its Databricks workspace", hint="open the workspace")
     with socket.socket() as probe:
         if probe.connect_ex((HOST, port)) == 0:
-            raise UserError(
+            raise ResultError(
                 f"port {port} is in use", hint=f"port={port + 1}, or open the server that uses it"
             )
-    show(link(f"http://{HOST}:{port}", experiment_id, run))
     arguments = ["mlflow", "server", "--host", HOST, "--port", str(port), "--backend-store-uri", uri]
-    os.execv(sys.executable, [sys.executable, "-m", *arguments])
+    arguments += ["--uvicorn-opts", "--log-level warning"]  # the address has been shown
+    return link(f"http://{HOST}:{port}", experiment_id, run), [sys.executable, "-m", *arguments]

@@ -1,8 +1,8 @@
-"""MLflow, written from the event log and never in its way.
+"""Write MLflow from the event log, without ever delaying a run.
 
-Everything is made from the log. While a run goes on, a thread of the driver follows it and writes what is
-new to MLflow; what it cannot write stays in the log, and `sync` writes it later. Both write the same entries
-from the same events, so it does not matter who comes first or is killed half-way.
+Everything is made from the log. While a run goes on, a thread of the driver follows it and writes what is new
+to MLflow. What it cannot write stays in the log, and `sync` writes it later. Both write the same entries from
+the same events. So it does not matter which of them comes first or is killed half-way.
 """
 
 import fcntl
@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mlbench.config import libraries
 from mlbench.config.credentials import without_credentials
 from mlbench.record import events, reader, temporary_folder
 from mlbench.record.build_record import run_start
@@ -21,19 +22,19 @@ from mlbench.record.record import Record, RunStart
 from mlbench.tracking import mapping, parent_runs, run_files, ui
 from mlbench.tracking.client import ARTIFACTS, TrackingClient, open_client
 
-POLL_S = 10.0  # s between two looks at the log; each writing takes time from workers on the same CPUs
+POLL_S = 10.0  # s between two looks at the log, as each writing takes time from workers on the same CPUs
 RETRY_S = (1.0, 30.0)  # s, the first and the longest pause after the store refused
-LAST_ATTEMPTS = 3  # once the log is complete; what fails then is left to `sync`
+LAST_ATTEMPTS = 3  # once the log is complete, after which failures are left to `sync`
 LOWEST_PRIORITY = 19  # the nice value that yields to everything else (POSIX)
-Draw = Callable[[Path], None]  # draws the figures of the run whose record is in the folder, beside it
+Draw = Callable[[Path], None]  # draws the figures of the run whose record is in the folder, into it
 
 
 class MlflowUploader(threading.Thread):
-    """Writes a run to MLflow while it goes on; a store that is down or slow delays nothing but itself.
+    """Writer of a run to MLflow while it goes on. A store that is down or slow delays nothing else.
 
-    `draw`: (default: no figures). `error` tells why the last attempt failed, None after one that succeeded.
-    `yields`: whether it has the lowest priority; not in a process whose other threads stamp what happens, for
-    it may hold Python's lock while it waits for a CPU.
+    `draw`: (default: no figures). `error` is why the last attempt failed, None after one that succeeded.
+    `yields`: whether it has the lowest priority. Do not set it in a process whose other threads stamp what
+    happens, for it may hold Python's lock while it waits for a CPU.
     """
 
     def __init__(self, folder: Path, uri: str, *, draw: Draw | None = None, yields: bool = True) -> None:
@@ -46,6 +47,8 @@ class MlflowUploader(threading.Thread):
         self._transfer = RunUpload(folder, uri, draw=draw)
         self._ending = threading.Event()  # the log will not grow any more
         self._given_up = threading.Event()
+        if not libraries.is_installed("mlflow"):
+            self._given_up.set()
 
     def run(self) -> None:
         """Follow the log until the run has ended, and yield to its workers."""
@@ -53,7 +56,7 @@ class MlflowUploader(threading.Thread):
             with suppress(OSError):  # only Linux has priorities of threads
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         pause = RETRY_S[0]
-        while not self._ending.is_set():
+        while not (self._ending.is_set() or self._given_up.is_set()):
             if self._advanced():
                 pause = RETRY_S[0]
                 self._ending.wait(POLL_S)
@@ -62,13 +65,13 @@ class MlflowUploader(threading.Thread):
                 pause = min(2 * pause, RETRY_S[1])
 
     def finish(self, *, wait: float) -> str | None:
-        """Return MLflow's id of the run once all is written; None if the store refuses or `wait` s are over.
+        """Return MLflow's id of the run once all is written.
 
-        Call it after the log's last event.
+        Returns None if the store refuses or `wait` s are over. Call it after the log's last event.
         """
         self._ending.set()
-        # Nobody trains any more, and a thread of the lowest priority would write nothing on a machine that
-        # others use as well. Only root can give it another (setpriority(2)), but a new thread has one.
+        # Training is over. On a machine that others use as well, a thread of the lowest priority would write
+        # nothing. Only root can give it another (setpriority(2)), but a new thread has one.
         last = threading.Thread(target=self._write_the_rest, name="mlflow", daemon=True)
         last.start()
         last.join(wait)
@@ -86,7 +89,7 @@ class MlflowUploader(threading.Thread):
         os.close(self._lock)
 
     def _advanced(self) -> bool:
-        """Write what is new; return whether the store took it."""
+        """Write what is new. Return whether the store took it."""
         try:
             self._transfer.advance()
         except Exception as error:  # whatever MLflow and what lies below it raise
@@ -111,7 +114,7 @@ class RunUpload:
         self._client: TrackingClient | None = None
 
     def advance(self) -> None:
-        """Write what the log has gained; raises what MLflow raises, and may then be called again."""
+        """Write what the log has gained. Raises what MLflow raises, and may then be called again."""
         self._pending += self._follower.take()
         if not self._pending:
             return
@@ -160,7 +163,7 @@ class RunUpload:
 
 
 def _write_files(folder: Path, result: Record, files: Path) -> None:
-    """Write what MLflow gets of the run in `folder`: its files, and the task's table."""
+    """Write the run's files in `folder` and the task's table to MLflow."""
     for name, text in run_files.texts(result, events.read(folder / events.NAME)).items():
         (files / name).write_text(text, "utf-8")
     clean = reader.load(files / run_files.RECORD)
@@ -177,9 +180,9 @@ def _write_files(folder: Path, result: Record, files: Path) -> None:
 
 
 def lock(folder: Path) -> int:
-    """Take the run for this process until the descriptor is closed; the kernel frees it after a kill -9.
+    """Lock the run for this process until the descriptor is closed. The kernel frees it after a kill -9.
 
-    Raises BlockingIOError while another has it. Where files cannot be locked nothing is held.
+    Raises BlockingIOError while another has it. If files cannot be locked, nothing is held.
     """
     try:  # NFS locks only what is open for writing
         descriptor = os.open(folder / events.NAME, os.O_RDWR | os.O_CREAT, 0o644)

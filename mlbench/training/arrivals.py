@@ -19,7 +19,7 @@ def split(
 ) -> None:
     """Move from `transfer` to `wait` what this rank waited for the others, and note how late it was.
 
-    Two sums over the ranks of one number a stamped step; every rank must call this with as many steps.
+    Two sums over the ranks of one number a stamped step. Every rank must call this with as many steps.
     to_common: brings times on this rank's clock to that of rank 0.
     """
     arrivals = [each for _, each in measured]

@@ -12,7 +12,7 @@ from mlbench.training.worker import State, Worker
 def state(
     parts: dict[str, Any], worker: Worker, reporter: Reporter, *, epoch: int, step: int, samples: int
 ) -> State:
-    """Return the state at the start of `epoch`, of `parts` by name; every rank must call this.
+    """Return the state at the start of `epoch`, of `parts` by name. Every rank must call this.
 
     Ranks differ in what they measured and in their random numbers (dropout), so rank 0, whose state is the
     one that is kept, gathers both.
@@ -31,7 +31,7 @@ def state(
 
 
 def restore(parts: dict[str, Any], worker: Worker, reporter: Reporter) -> tuple[int, int, int]:
-    """Load the checkpoint after a restart; return the epoch to go on with, and the steps and samples made."""
+    """Load the checkpoint after a restart. Return the epoch to go on with, and the steps and samples made."""
     saved = worker.resume
     if saved is None:
         return 0, 0, 0
@@ -46,7 +46,7 @@ def restore(parts: dict[str, Any], worker: Worker, reporter: Reporter) -> tuple[
 
 
 def _random_state(device: torch.device) -> dict[str, list[int]]:
-    """Return torch's own random state on the host and the device, as bytes."""
+    """Return torch's random state on the host and the device, as bytes."""
     states = {"cpu": torch.get_rng_state().tolist()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device).tolist()

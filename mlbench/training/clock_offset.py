@@ -1,9 +1,9 @@
 """Clocks of several hosts brought to one: how far each rank's monotonic clock is from rank 0's, over time.
 
-Ranks whose timers read the same clock (one boot of one host) are exactly 0 apart. For others one rank a clock
-exchanges messages with rank 0: the middle of the fastest round's two times at rank 0 is taken for the moment
-at which the other read its clock, with half of that round as a bound of the error (Cristian 1989,
-"Probabilistic clock synchronization"). Between two estimates the offset changes linearly: that is drift.
+Ranks whose timers read the same clock (one boot of one host) are exactly 0 apart. For others, one rank a
+clock exchanges messages with rank 0. The middle of the fastest round's two times at rank 0 is taken as the
+moment at which the other read its clock. Half of that round bounds the error (Cristian 1989, "Probabilistic
+clock synchronization"). Between two estimates the offset changes linearly: that is drift.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from mlbench.training.worker import Worker
 
-ROUNDS = 20  # exchanges an estimate; the fastest counts
+ROUNDS = 20  # exchanges an estimate. The fastest counts
 
 
 @dataclass
@@ -39,7 +39,7 @@ class ClockOffset:
         self.measure()
 
     def measure(self) -> None:
-        """Estimate the offset anew and keep it beside the one before."""
+        """Estimate the offset again and keep it with the previous one."""
         worker, now = self._worker, self._worker.timer.now
         if not self._leaders:  # all ranks read the same clock
             self.estimates = [OffsetEstimate(now(), 0.0, 0.0)]
@@ -87,10 +87,10 @@ class ClockOffset:
 
 
 def start_clock(worker: Worker, offset: float) -> dict[str, float]:
-    """Start the timer, after a restart as of the first start; return that moment on every host's clock.
+    """Start the timer, after a restart as of the first start. Return that moment on every host's clock.
 
-    Wall clocks of two hosts are not compared: a host that took part before knows on its monotonic clock when
-    the run started, and its offset from rank 0's is measured. Where no such host is left, rank 0's wall clock
+    Wall clocks of two hosts are not compared. A host that took part before has the start of the run on its
+    monotonic clock, and its offset from rank 0's is measured. If no such host is left, rank 0's wall clock
     decides, but never for less time than the checkpoint had seen.
 
     offset: seconds from this rank's clock to rank 0's.

@@ -1,4 +1,4 @@
-"""What `compile=` needs of a machine, and where it compiles to."""
+"""What `compile=` needs of a machine, and its output folders."""
 
 import os
 import shutil
@@ -11,6 +11,13 @@ from mlbench.record import temporary_folder
 
 # What inductor builds a CPU's kernels with, Triton a GPU's launchers: a variable, and programs without it.
 COMPILERS = {"cpu": ("CXX", ("g++", "clang++"), "C++"), "cuda": ("CC", ("gcc", "clang"), "C")}
+OPTIONS: dict[str, dict[str, str] | None] = {  # of torch.compile. None: it is not called
+    "inductor": {"backend": "inductor"},
+    "max_autotune": {"mode": "max-autotune-no-cudagraphs"},
+    "graphs": None,
+    "inductor_graphs": {"backend": "inductor"},
+}
+INDUCTOR = ("inductor", "max_autotune", "inductor_graphs")
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
@@ -18,7 +25,7 @@ CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 def cold(compile: Any) -> Iterator[None]:
     """Have the block compile, if it does, into an empty folder that is removed with it.
 
-    What an earlier run left in the user's own folder would not be compiled on the clock (rule R16).
+    What an earlier run left in the user's folder would not be compiled on the clock (rule R16).
     """
     if compile is None:
         yield
@@ -28,14 +35,20 @@ def cold(compile: Any) -> Iterator[None]:
         yield
 
 
+def options(compile: Any) -> dict[str, Any] | None:
+    """Return torch.compile's arguments for a value of `compile=`, or a backend. None: it is not called."""
+    return None if compile is None else OPTIONS.get(compile, {"backend": compile})
+
+
 def require(compile: str | None, device: str) -> None:
-    """Raise UserError where inductor would compile and this machine has no compiler for it."""
-    if compile != "inductor":
+    """Raise UserError if inductor would compile and this machine has no compiler for it."""
+    if compile not in INDUCTOR:
         return
     variable, programs, language = COMPILERS[device]
     given = os.environ.get(variable)
     if not any(map(shutil.which, [given] if given else programs)):
+        missing = given or " or ".join(programs)
         raise UserError(
-            f"compile=inductor needs a {language} compiler, and {given or ' or '.join(programs)} is not here",
-            hint=f"apt-get install g++, name another in {variable}, or say compile=aot_eager",
+            f"compile={compile} needs a {language} compiler, and {missing} is not installed",
+            hint=f"apt-get install g++, name another in {variable}, or use compile=aot_eager",
         )

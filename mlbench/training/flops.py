@@ -18,18 +18,18 @@ def training_flops(
 ) -> float:
     """Return the model FLOPs of one sample's forward and backward pass in training mode.
 
-    `inputs` are the model's arguments; tensors among them count by shape and type only. `samples` is
-    how many samples (images, rows, tokens) they hold, by default the first one's first dimension.
-    `loss_of_output` makes a scalar of the output, which lies on the meta device: labels must be made
-    there too, e.g. `torch.zeros(len(output), device=output.device)`. Nothing is computed, and model,
-    inputs and random state stay as they are.
+    `inputs` are the model's arguments. Tensors among them count by shape and type only. `samples` is how many
+    samples (images, rows, tokens) they hold, by default the first one's first dimension. `loss_of_output`
+    makes a scalar of the output, which is on the meta device. Labels must be made there too, e.g.
+    `torch.zeros(len(output), device=output.device)`. Nothing is computed, and model, inputs and random state
+    stay as they are.
 
-    Convention (that of MFU in Chowdhery et al. 2022, PaLM, appendix B): a multiplication with its
-    addition is two FLOPs; only what the gradients need is counted, so nothing for the gradient of the
-    network's inputs and nothing for the optimizer. `torch.utils.flop_counter` has formulas for matrix
-    products, convolutions and attention (a causal mask halves nothing); element-wise operations,
-    normalisation, pooling, soft-max, dot products of vectors and embeddings have none and count as 0.
-    Fused recurrent kernels have none either, but on the meta device they fall apart into products.
+    Convention (that of MFU in Chowdhery et al. 2022, PaLM, appendix B): a multiplication with its addition is
+    two FLOPs. Only what the gradients need is counted, so nothing for the gradient of the network's inputs
+    and nothing for the optimizer. `torch.utils.flop_counter` has formulas for matrix products, convolutions
+    and attention (a causal mask halves nothing). Element-wise operations, normalisation, pooling, soft-max,
+    dot products of vectors and embeddings have none and count as 0. Fused recurrent kernels have none either,
+    but on the meta device they are split into products.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -51,7 +51,7 @@ _shadows: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
 
 
 def _shadow(model: nn.Module) -> nn.Module:
-    """Return a copy in which every parameter and buffer is a shape without memory; tied ones stay tied."""
+    """Return a copy in which every parameter and buffer is a shape without memory. Tied ones stay tied."""
     shapes: dict[int, Any] = {}
     for buffer in model.buffers():
         shapes[id(buffer)] = torch.empty_like(buffer, device="meta")

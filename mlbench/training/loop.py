@@ -1,9 +1,9 @@
-"""THE timed loop. Every task that trains goes through `train`; no task reads a clock.
+"""THE timed loop. Every task that trains goes through `train`. No task reads a clock.
 
-What is measured: `elapsed` runs from the first touch of training data and never pauses (MLPerf Training's
-rule), so it covers loading, validation, checkpoints and recovery. Inside a step the loop marks the phases
-of `mlbench.training.timer`. Nothing in a step talks to another process but the gradients' own communication
-and, every CHECK_EVERY steps, one number that tells whether the loss is still finite.
+`elapsed` runs from the first touch of training data and never pauses (MLPerf Training's rule). So it covers
+loading, validation, checkpoints and recovery. Inside a step the loop marks the phases of
+`mlbench.training.timer`. In a step, only gradients travel to other processes and, every CHECK_EVERY steps,
+one number that shows whether the loss is still finite.
 """
 
 import math
@@ -18,15 +18,15 @@ from mlbench.training.setup import Setup, TaskResult
 from mlbench.training.worker import Worker
 
 CHECK_EVERY = 500  # steps between two looks at a loss that is no longer finite
-REPORT_S = 2.0  # s; a report waits for all ranks and the controller (about 50 ms), so short epochs share one
+REPORT_S = 2.0  # s. A report waits for all ranks and the controller (about 50 ms), so short epochs share one
 
 
 class _Diverged(Exception):
-    """The loss of a rank is not finite, or its loss scale has given up; raised on all ranks at one step."""
+    """The loss of a rank is not finite, or its loss scale has given up. Raised on all ranks at one step."""
 
 
 def train(setup: Setup, worker: Worker, *, report_s: float = REPORT_S) -> TaskResult:
-    """Train until the goal, the last epoch or divergence; return what was measured on this rank.
+    """Train until the goal, the last epoch or divergence. Return what was measured on this rank.
 
     report_s: seconds between two reports, at least.
     """
@@ -40,6 +40,8 @@ def train(setup: Setup, worker: Worker, *, report_s: float = REPORT_S) -> TaskRe
                 run.report(epoch=0)  # a start to go back to, and the moment at which the clock began
         with timer.outside_steps("loading"):
             run.data = setup.load()
+        if worker.compile is not None and worker.rank == 0:
+            worker.heartbeat({"doing": "compiling the training step, on the clock"})
         profiler = StepProfiler(worker) if worker.profile_steps else None
         status = "goal_not_reached" if worker.goal else "completed"
         try:
@@ -90,7 +92,7 @@ class Run:
     """A model under training: its validations, and how far it is.
 
     - trainer: the framework's part (mlbench/training/setup.py).
-    - step, samples: trained so far; samples are of this rank. epoch: likewise, with the present one's part.
+    - step, samples: trained so far, samples of this rank. epoch: likewise, with the current one's part.
     """
 
     def __init__(self, setup: Setup, worker: Worker, *, report_s: float = REPORT_S) -> None:
@@ -112,9 +114,9 @@ class Run:
         self.worker.timer.end_step(samples)
 
     def validate(self, *, checkpoint_epoch: int | None = None) -> bool:
-        """Validate on all workers and report; return whether the goal was reached.
+        """Validate on all workers and report. Return whether the goal was reached.
 
-        checkpoint_epoch: the epoch to go on with after a restart; None inside an epoch.
+        checkpoint_epoch: the epoch to go on with after a restart. None inside an epoch.
         """
         setup, worker, timer = self.setup, self.worker, self.worker.timer
         with timer.outside_steps("validation"):
@@ -137,7 +139,7 @@ class Run:
         return reached
 
     def report(self, *, epoch: int | None = None) -> None:
-        """Send what was not sent yet and, where checkpoints are kept, the state at the start of `epoch`."""
+        """Send what was not sent yet and, if checkpoints are kept, the state at the start of `epoch`."""
         message, state = self.reporter.message(), None
         if self.worker.keep_checkpoints and epoch is not None:
             parts, done = self.trainer.stateful(), {"step": self.step, "samples": self.samples}
@@ -153,7 +155,7 @@ class Run:
             raise _Diverged
 
     def heartbeat(self) -> None:
-        """Say how far this rank is; it may get lost."""
+        """Report how far this rank is. It may get lost."""
         self.worker.heartbeat(
             {
                 "rank": self.worker.rank,

@@ -6,10 +6,10 @@ from mlbench.training.precision import LossScaler
 
 
 class LossMeter:
-    """Adds up this rank's losses since the last `reset`; `total`, `steps` and `mean` wait for the device.
+    """Adds up this rank's losses since the last `reset`. `total`, `steps` and `mean` wait for the device.
 
     A sum of float32 depends on the order of its additions. `fold` decides it, at steps that the configuration
-    determines; `total` and `mean` change nothing, as heartbeats call them at any time.
+    determines. `total` and `mean` change nothing, as heartbeats call them at any time.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -17,10 +17,10 @@ class LossMeter:
         self._sum = torch.zeros((), device=device)
         self._steps = 0
         self._skipped = torch.zeros((), device=device)  # steps whose loss is not in the sum
-        self.add = self._losses.append  # takes a micro-batch's loss, detached; no call of Python's in a step
+        self.add = self._losses.append  # takes a micro-batch's loss, detached, without Python calls in a step
 
     def end_step(self, scaler: LossScaler | None, micro_batches: int) -> None:
-        """Count a step; take back its loss where that is not finite and the loss scale skipped the step.
+        """Count a step. Take back its loss if that is not finite and the loss scale skipped the step.
 
         Half precision overflows now and then, and the scale's rule mends it: no sign of divergence.
         """

@@ -7,19 +7,19 @@ import torch
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Precision as Name
 
-# Steps skipped in a row after which a run has diverged: the scale has then fallen through as many powers of
-# two as fp16 has, 2^-24 to 2^15, so it is not the scale that is too large.
+# Steps skipped in a row after which a run has diverged. The scale has then fallen through as many powers of
+# two as fp16 has, 2^-24 to 2^15, so a scale that is too large is not the cause.
 STUCK = 40
 
 
 class Precision(NamedTuple):
-    """What the loop needs; None and None is full precision."""
+    """What the loop needs. None and None is full precision."""
 
     autocast: torch.dtype | None
     scaler: "LossScaler | None"
 
     def metrics(self) -> dict[str, float]:
-        """Return what a validation tells of the loss scale; waits for the device."""
+        """Return what a validation reports about the loss scale. Waits for the device."""
         return {} if self.scaler is None else {"skipped_steps": float(self.scaler.skipped_steps())}
 
     def clipped_step(self, optimizer: torch.optim.Optimizer, max_norm: float) -> None:
@@ -37,8 +37,8 @@ class Precision(NamedTuple):
 class LossScaler(torch.amp.GradScaler):
     """torch's dynamic loss scale with a largest value and a count of the steps it skipped.
 
-    The scale doubles after `window` steps without overflow, up to `largest`; an overflow halves it and
-    the step is skipped. Nothing here waits for the device but `skipped_steps`, `stuck` and `state_dict`.
+    The scale doubles after `window` steps without overflow, up to `largest`. An overflow halves it and the
+    step is skipped. Nothing here waits for the device but `skipped_steps`, `stuck` and `state_dict`.
 
     - overflowed: on the device, whether the last step was skipped.
     """
@@ -51,7 +51,7 @@ class LossScaler(torch.amp.GradScaler):
         self.overflowed = torch.zeros((), dtype=torch.bool, device=device)
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """Halve, double or keep the scale after a step; torch's own knows no largest."""
+        """Halve, double or keep the scale after a step. The one of torch has no largest value."""
         assert self._scale is not None, "scale, then step, then update"
         before = self._scale.clone()
         super().update(new_scale)
@@ -76,7 +76,7 @@ class LossScaler(torch.amp.GradScaler):
         return {**super().state_dict(), **counts}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
+        """Continue from the point at which `state_dict` was taken."""
         super().load_state_dict(state_dict)
         self._skipped.fill_(state_dict["skipped"])
         self._in_a_row.fill_(state_dict["in_a_row"])
@@ -90,13 +90,13 @@ def on_device(
     window: int = 2000,
     largest: float | None = None,
 ) -> Precision:
-    """Return what a run in this precision needs on the device; TF32 is then on or off in this process.
+    """Return what a run in this precision needs on the device. TF32 is then on or off in this process.
 
-    scale, window (steps) and largest are those of the loss scale, which only fp16 needs; the defaults are
+    scale, window (steps) and largest are those of the loss scale, which only fp16 needs. The defaults are
     torch's. Raises UserError for what the device cannot compute.
     """
     cuda = device.type == "cuda"
-    # Both came with Ampere: older GPUs emulate the one, and compute float32 where the other is asked for.
+    # Both came with Ampere: older GPUs emulate the one, and compute float32 if the other is requested.
     if cuda and name in ("bf16", "tf32") and not torch.cuda.is_bf16_supported(including_emulation=False):
         gpu = torch.cuda.get_device_name(device)
         raise UserError(f"{gpu} has no {name}", hint="task.precision=fp16 or fp32")
@@ -112,7 +112,7 @@ def on_device(
 def allow_tf32(allowed: bool) -> None:
     """Let this process compute float32 products in TF32, or not.
 
-    TF32 has 10 of float32's 23 bits of mantissa; cuDNN uses it unasked from Ampere on.
+    TF32 has 10 of float32's 23 bits of mantissa. cuDNN uses it by default from Ampere on.
     """
     torch.backends.cudnn.allow_tf32 = allowed
     torch.backends.cuda.matmul.allow_tf32 = allowed

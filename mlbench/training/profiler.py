@@ -1,4 +1,4 @@
-"""torch.profiler around some steps: a trace for Perfetto, Chakra's execution trace, the dearest operators.
+"""Record some steps with torch.profiler: a Perfetto trace, Chakra's execution trace, the longest operators.
 
 The profiler slows the steps that it records, so such a run counts nowhere (record/attempts.py).
 """
@@ -15,14 +15,14 @@ from mlbench.training.worker import Worker
 
 WARM_UP = 5  # steps before the first that is recorded: allocators, DDP's buckets, autotuning
 DEAREST = 10  # operators that are listed
-TRACE, EXECUTION_TRACE = "trace.json", "execution_trace.json"  # Chrome's trace event format; Chakra's
+TRACE, EXECUTION_TRACE = "trace.json", "execution_trace.json"  # Chrome's trace event format, and Chakra's
 
 
 @dataclass
 class RankProfile:
     """What one rank's profiler recorded.
 
-    - operators: the dearest of this rank, as `record.Operator` has them.
+    - operators: the most expensive of this rank, as `record.Operator` has them.
     - files: by name, gzipped.
     """
 
@@ -32,7 +32,7 @@ class RankProfile:
 
 
 class StepProfiler:
-    """Records steps of this rank, as many as the worker says, after WARM_UP others."""
+    """Records steps of this rank, as many as the worker sets, after WARM_UP others."""
 
     def __init__(self, worker: Worker) -> None:
         self._result: RankProfile | None = None
@@ -58,7 +58,7 @@ class StepProfiler:
             self._profiler.step()
 
     def finish(self) -> RankProfile | None:
-        """End recording; None where training ended before it began."""
+        """End recording. None if training ended before it began."""
         if self._result is None:
             self._profiler.stop()
         self._folder.cleanup()
@@ -79,7 +79,7 @@ class StepProfiler:
 
 
 def _dearest(recorded: profile, *, cuda: bool) -> list[dict[str, Any]]:
-    """Return the operators with the longest times of their own, those of operators within aside."""
+    """Return the operators with the longest self time, without operators called within."""
     averages = [each for each in recorded.key_averages() if not each.key.startswith("ProfilerStep")]
     times = {id(each): each.self_device_time_total if cuda else each.self_cpu_time_total for each in averages}
     whole = sum(times.values()) or 1.0

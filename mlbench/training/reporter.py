@@ -1,4 +1,4 @@
-"""What a rank has measured, validation by validation, and the messages that tell the controller."""
+"""Report what a rank has measured, validation by validation, to the controller."""
 
 import math
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from mlbench.training.worker import Worker
 
 
 class Reporter:
-    """Collects one rank's validations; every rank calls each method at the same point.
+    """Collects one rank's validations. Every rank calls each method at the same point.
 
-    - bytes_sent(steps): by this rank so far; None where nobody can count them.
+    - bytes_sent(steps): by this rank so far, or None if they cannot be counted.
     - validations, phase_times: one entry a validation, with what was measured up to it.
     - energy_j: of this rank's node by part, from the start of the clock to the last validation.
     - clocks: when the run started, s on the clock of each host.
@@ -36,7 +36,7 @@ class Reporter:
         self._reported_at = 0.0  # s since the start on rank 0's clock, so that all ranks decide alike
 
     def start(self, step: int) -> None:
-        """Start the clock; after a restart, at `step`, as of the first start."""
+        """Start the clock. After a restart, at `step`, as of the first start."""
         worker = self._worker
         self._bytes_sent = self._count_bytes(step)
         self._clock_offset = clock_offset.ClockOffset(worker)
@@ -90,7 +90,7 @@ class Reporter:
             group=worker.control,
         )
         for _, times, _ in self._unreported:
-            times.clock_error_s = offset.error()
+            times.clock_error_s += offset.error()  # to that of a GPU's clock
         message: Report = {
             "started_at": worker.timer.started_at,
             "rank": worker.rank,

@@ -14,8 +14,8 @@ from mlbench.training.worker import Worker
 class BatchIterator:
     """One epoch of steps over shuffled rows, one micro-batch a step.
 
-    - rows: int64 [steps, batch], this rank's rows; or a list of what `fetch` takes.
-    - fetch(rows): the batch of one row of `rows`; a vectorised gather. It is valid until the next is fetched.
+    - rows: int64 [steps, batch], this rank's rows, or a list of what `fetch` takes.
+    - fetch(rows): the batch of one row of `rows`, a vectorised gather. It is valid until the next is fetched.
     """
 
     rows: torch.Tensor | list[Any]
@@ -31,8 +31,8 @@ class BatchIterator:
 def shuffled_rows(count: int, *, batch: int, epoch: int, worker: Worker) -> torch.Tensor:
     """Return this rank's rows of one epoch as int64 [steps, batch].
 
-    All `count` rows are permuted anew each epoch, the same way on every rank, and cut into global batches of
-    batch * world_size; a rank takes its part of each. So k workers with batch b see what one worker with
+    All `count` rows are permuted again each epoch, the same way on every rank, and cut into global batches of
+    batch * world_size. A rank takes its part of each. So k workers with batch b see what one worker with
     batch k*b sees. The rest that fills no global batch waits for another epoch's permutation. Raises
     UserError if not even one global batch can be filled.
     """

@@ -1,9 +1,9 @@
 """Learning rates: a pure factor of the step number, and an optional cut when validation stalls.
 
-The rate of a step is `base * factor(step) * cut`: `base` is what the optimizer was built
-with, `factor` knows only the step's number (from 0), and `cut` is what stalls have made so far.
-torch's own schedulers count their own calls and its plateau overwrites the rate in place, so they
-neither combine nor resume at a number; here the loop has the number and the plateau the state.
+The rate of a step is `base * factor(step) * cut`: `base` is what the optimizer was built with, `factor`
+depends only on the step's number (from 0), and `cut` is what stalls have made so far. torch's schedulers
+count their calls and its plateau overwrites the rate in place. So they neither combine nor resume at a
+number. Here the loop has the number and the plateau the state.
 """
 
 import math
@@ -56,7 +56,7 @@ def warmup_inverse_sqrt(steps: int) -> Factor:
 def warmup_cosine(warmup: int, total: int) -> Factor:
     """Return a factor that rises linearly to 1 over `warmup` steps, then falls to 0 as half a cosine.
 
-    Update 0 has the factor 1/warmup already, so that it is not lost; 0 is reached at step `total`.
+    Update 0 has the factor 1/warmup already, so that it is not lost. 0 is reached at step `total`.
     """
 
     def factor(step: int) -> float:
@@ -76,8 +76,8 @@ def product(*factors: Factor) -> Factor:
 class Plateau:
     """Multiplies the rate by `decay` when the loss did not fall in `patience` validations on end.
 
-    The count starts again after a cut. Any lower value is an improvement; NaN never is. Validations
-    before step `start` set the best value, but do not count: a rate that still rises is not cut.
+    The count starts again after a cut. Any lower value is an improvement. NaN never is. Validations before
+    step `start` set the best value, but do not count: a rate that still rises is not cut.
     """
 
     decay: float
@@ -134,6 +134,6 @@ class Schedule:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken; the optimizer's own state may be loaded before."""
+        """Continue from the moment of `state_dict`. The optimizer's state may be loaded before."""
         self.bases, self.step, self.scale = list(state["bases"]), state["step"], None
         self.plateau = Plateau(**state["plateau"]) if state["plateau"] else None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlbench.probe.device_moments import GpuClock
 from mlbench.record.phases import PHASES, TRAIN_STEP, UNDIVIDED, PhaseTimes, duration_bin
 
 # Phases that end with communication, and what went on before its launch.
@@ -17,7 +18,7 @@ class Arrivals:
     """Of each stamped step with communication, one entry, s on this rank's clock.
 
     - launched: when the last bucket was handed to the backend. exposed: from there until backward ended.
-    - weights: how many steps' time a stamped one stands for.
+    - weights: how many steps' time a stamped one represents.
     """
 
     launched: array = field(default_factory=lambda: array("d"))
@@ -27,7 +28,7 @@ class Arrivals:
 
 @dataclass
 class _Stratum:
-    """Sums over some stamped steps, s; `launched` and `exposed` are of each step that launched a bucket."""
+    """Sums over some stamped steps, s. `launched` and `exposed` are of each step that launched a bucket."""
 
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     overlapped: float = 0.0
@@ -39,7 +40,7 @@ class _Stratum:
 
 
 class StepTotals:
-    """Adds up stamped steps: those that come first after time outside, and those that stand for others."""
+    """Adds up stamped steps: those that come first after time outside, and those that represent others."""
 
     def __init__(self) -> None:
         self.first, self.others = _Stratum(), _Stratum()
@@ -51,7 +52,7 @@ class StepTotals:
         self._launch: float | None = None
 
     def add(self, stamps: Sequence[tuple[str, Any]]) -> None:
-        """Take in stamps (s) in the order in which they were taken; a step may lie in two calls."""
+        """Take in stamps (s) in the order in which they were taken. A step may span two calls."""
         for kind, at in stamps:
             if kind == "launch":
                 self._launch = at
@@ -112,50 +113,35 @@ class StepTotals:
         return arrivals
 
 
-class DeviceClock:
-    """Turns CUDA events into seconds on the host's clock, and keeps them for further use.
+class DeviceClock(GpuClock):
+    """Turns the CUDA events of stamps into seconds on the host's clock, and keeps them for further use.
 
-    torch gives the time between two events as a float32 of milliseconds, which is coarse over minutes, so
-    each is taken to the last event of the step before. A "first" comes with the host's time at which the
-    device was idle.
+    A "first" comes with the host's time at which the device was idle, an "anchor" is one of GpuClock.
     """
 
-    def __init__(self) -> None:
-        self.free: list[Any] = []
-        self._base: Any = None
-        self._base_s = 0.0
-
     def seconds(self, stamps: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """Return the stamps in seconds; the device must have passed them, and is waited for."""
+        """Return the stamps in seconds. Waits until the device has passed them."""
         result: list[tuple[str, Any]] = []
-        for kind, stamp in stamps[-1:]:
-            if kind not in ("first", "reduced"):
-                stamp.synchronize()
+        for event in [stamp for kind, stamp in stamps if kind not in ("first", "reduced", "anchor")][-1:]:
+            event.synchronize()
         for kind, stamp in stamps:
-            if kind == "first":
-                event, at = stamp
-                self._rebase(event, at)
-                result.append((kind, at))
+            if kind == "anchor":
+                self.tie(stamp)
+            elif kind == "first":
+                self.begin(*stamp)
+                result.append((kind, stamp[1]))
             elif kind == "reduced":
-                stamp[1].synchronize()  # on a stream of its own
-                result.append((kind, (self._at(stamp[0]), self._at(stamp[1]))))
+                stamp[1].synchronize()  # on a separate stream
+                result.append((kind, (self.at(stamp[0]), self.at(stamp[1]))))
                 self.free += stamp
             else:
-                at = self._at(stamp)
+                at = self.at(stamp)
                 result.append((kind, at))
                 if kind in ("", "metrics"):
-                    self._rebase(stamp, at)
+                    self.rebase(stamp, at)
                 elif kind != "launch":  # which its "reduced" holds, too
                     self.free.append(stamp)
         return result
-
-    def _at(self, event: Any) -> float:
-        return self._base_s + self._base.elapsed_time(event) / 1e3
-
-    def _rebase(self, event: Any, at: float) -> None:
-        if self._base is not None:
-            self.free.append(self._base)
-        self._base, self._base_s = event, at
 
 
 def busy(intervals: list[tuple[float, float]], *, until: float) -> float:

@@ -23,7 +23,7 @@ METHODS = tuple(compression.MEMORIES)  # of sync=compression
 class Synchronised:
     """A model whose ranks train together.
 
-    - module: what the loop calls, and what `clip_grad_norm_` and `state_dict` are given; for ddp, zero1 and
+    - module: what the loop calls, and what `clip_grad_norm_` and `state_dict` are given. For ddp, zero1 and
       compression it is a DistributedDataParallel.
     - steps: of the optimizer, so far.
     """
@@ -33,7 +33,7 @@ class Synchronised:
         optimizer.register_step_post_hook(self._after_step)  # after those of the strategy itself
 
     def accumulating(self) -> AbstractContextManager:
-        """Return a context in which backward only accumulates; for all but a step's last micro-batch."""
+        """Return a context in which backward only accumulates, for all but a step's last micro-batch."""
         return self._sync.accumulating()
 
     @contextmanager
@@ -70,14 +70,14 @@ def synchronise(
 ) -> Synchronised:
     """Combine the gradients or the weights of all ranks' copies of `model` as `sync=strategy` does in a run.
 
-    - model: on its device, unwrapped; all ranks begin with rank 0's weights. optimizer: of its parameters.
-    - strategy: of conf/sync or of an installed package, e.g. "local_sgd"; or a method of sync=compression,
+    - model: on its device, unwrapped. All ranks begin with rank 0's weights. optimizer: of its parameters.
+    - strategy: of conf/sync or of an installed package, e.g. "local_sgd", or a method of sync=compression,
       e.g. "powersgd". settings: the fields of its file that differ, e.g. every=16 or rank=4.
     - precision: in which the loop computes, which some strategies restrict.
-    - seed: of what a strategy draws at random; the same on all ranks.
+    - seed: of what a strategy draws at random, the same on all ranks.
 
-    The process group must be made before; without one, or with one rank, the model trains as it is. Raises
-    UserError for an unknown strategy, wrong settings, and where the strategy cannot combine so many ranks.
+    The process group must be made before. Without one, or with one rank, the model trains as it is. Raises
+    UserError for an unknown strategy, wrong settings, or if the strategy cannot combine so many ranks.
     """
     together = dist.is_available() and dist.is_initialized()
     worker = Worker(
@@ -92,20 +92,20 @@ def synchronise(
         worker.sync.check(workers=worker.world_size, precision=precision)
         if precision == "fp16" and worker.sync.own_steps:  # whose post-hook a skipped step leaves out
             raise UserError(
-                f"strategy {strategy!r}: with fp16 a rank skips a step alone where its gradients overflow, "
-                "and then ranks combine different steps",
+                f"strategy {strategy!r}: with fp16 a rank skips a step alone if its gradients overflow, "
+                "so ranks would combine different steps",
                 hint='precision="bf16" needs no loss scale',
             )
         for tensor in (*model.parameters(), *model.buffers()):
             own = tensor.detach()
-            whole = own.contiguous()  # gloo sends the memory that follows, where a part of a tensor has gaps
+            whole = own.contiguous()  # gloo sends the memory that follows, if a part of a tensor has gaps
             dist.broadcast(whole, 0)
             own.copy_(whole)
     return Synchronised(strategies.synchronise(model, optimizer, worker), optimizer)
 
 
 def configuration(name: str, settings: dict[str, Any]) -> SyncConfig:
-    """Return the values of a strategy's file with those settings; UserError for what it does not take."""
+    """Return the values of a strategy's file with those settings. Raises UserError for invalid ones."""
     if name in METHODS:
         name, settings = "compression", {"method": name} | settings
     paths = plugins.files("sync")

@@ -1,12 +1,12 @@
 """The one clock: phases of a step, time outside the steps, and the wall clock of the run.
 
-Only mlbench/clock.py reads time. From `start` on every moment belongs to the steps or to
-what is outside them (loading, validation, report), so both add up to the elapsed time. A phase ends where the
-next one begins, so the phases add up to the step. On a GPU a stamp is a CUDA event on the current stream,
-read when the device has passed it; the host clock would only show when a kernel was queued.
+Only mlbench/clock.py reads time. From `start` on, every moment belongs to the steps or to the time outside
+them (loading, validation, report). So both add up to the elapsed time. A phase ends when the next one begins,
+so the phases add up to the step. On a GPU a stamp is a CUDA event on the current stream, read when the device
+has passed it. The host clock would only show when a kernel was queued.
 
-Steps shorter than SHORT_STEP_S are not all stamped: of every `stamp_every` steps one is, drawn at random and
-alike on all ranks, so that no rhythm of the steps hides. Their shares of the phases are scaled to the time
+Steps shorter than SHORT_STEP_S are not all stamped. Of every `stamp_every` steps one is, drawn at random and
+the same on all ranks, so that no rhythm of the steps hides. Their shares of the phases are scaled to the time
 that the steps took, which is measured whole. The first step after time outside is always stamped and counts
 for itself alone, because it waits for an epoch's set-up.
 """
@@ -23,10 +23,11 @@ from mlbench.training.stamps import Arrivals, DeviceClock, StepTotals
 
 HEARTBEAT_S = 1.0  # s between two heartbeats while a run trains
 RESOLVE_EVERY = 1_000  # stamped steps between two sums of stamps, which bounds how many of them are kept
-CALIBRATION_STEPS = 50  # all stamped; their median duration decides how many are from then on
-SHORT_STEP_S = 1e-3  # s; the stamps of a step and their sums take some 10 us
-SAMPLE_S = 4e-3  # s from one stamped step to the next, on average, where steps are short
-# A phase that ends, a begin of a step ("", or "first" after time outside), "launch" or "reduced"; and when.
+CALIBRATION_STEPS = 50  # all stamped. Their median duration decides how many are from then on
+SHORT_STEP_S = 1e-3  # s, as the stamps of a step and their sums take some 10 us
+SAMPLE_S = 4e-3  # s from one stamped step to the next, on average, if steps are short
+# The kind of a stamp, and its time. Kinds: a phase that ends, a begin of a step ("", or "first" after time
+# outside), "launch", "reduced" and "anchor".
 Stamp = tuple[str, Any]
 
 
@@ -35,11 +36,11 @@ class PhaseTimer:
 
     - device: e.g. "cpu" or "cuda:1".
     - enabled: (default true) false takes no stamps inside the steps, to measure what stamps cost.
-    - end_phase(phase): end `phase` here; it lasted from the stamp before. Look it up anew in every step.
+    - end_phase(phase): end `phase` here. It lasted from the stamp before. Look it up again in every step.
     - stamping: whether the present step is stamped. stamp_every: one of how many steps is.
     - mean(seconds): the mean over all ranks, so that all of them choose one `stamp_every`.
     - heartbeat(): called in a step about once a second.
-    - now, wall_now: clocks; clock_id names the one behind `now`, the same for all processes that share it.
+    - now, wall_now: clocks. clock_id names the one behind `now`, the same for all processes that share it.
     """
 
     def __init__(
@@ -61,8 +62,9 @@ class PhaseTimer:
         self.started = now()
         self._device = device
         self._cuda = device.startswith("cuda")
-        self._device_clock = DeviceClock()
-        self._stamp: Callable[[], Any] = self._event if self._cuda else now
+        self._device_clock = _device_clock(device, now) if self._cuda else None
+        # Without a reference to this timer: it is to be freed at once, and not in a fork, which has no CUDA.
+        self._stamp: Callable[[], Any] = _events(self._device_clock) if self._device_clock else now
         self._stamps: list[Stamp] = []
         self._older = 0  # how many stamps lie before the last boundary of RESOLVE_EVERY
         self._times = PhaseTimes()
@@ -82,7 +84,7 @@ class PhaseTimer:
     def start(self, *, started: float | None = None, started_at: float | None = None) -> None:
         """Start the clock of time_to_accuracy: the next thing is the first touch of training data.
 
-        After a restart both say when the run started, on this clock and on the wall clock (s).
+        After a restart both give the moment when the run started, on this clock and on the wall clock (s).
         """
         now = self.now()
         self.started = now if started is None else started
@@ -90,16 +92,18 @@ class PhaseTimer:
         self._enter_steps(now)
 
     def elapsed(self) -> float:
-        """Return the seconds since `start`; this clock never pauses."""
+        """Return the seconds since `start`. This clock never pauses."""
         return self.now() - self.started
 
     def end_step(self, samples: int) -> None:
-        """End the step and its last phase, metrics; count this rank's samples."""
+        """End the step and its last phase, metrics. Count this rank's samples."""
         if self.stamping or not self.enabled:  # of short steps one in many: looking at the clock takes time
             if self._stamped == CALIBRATION_STEPS and self.enabled and self.stamp_every == 1:
                 self.sample(self.mean(self.median_step_s()))
             if self.heartbeat_due():
                 self.heartbeat()
+                if self._device_clock and self.stamping and (anchor := self._device_clock.anchor()):
+                    self._stamps.append(("anchor", anchor))
         self._samples += samples
         self._place = position = self._place + 1
         if self.stamping:
@@ -129,7 +133,7 @@ class PhaseTimer:
         return True
 
     def median_step_s(self) -> float:
-        """Return the median duration (s) of the steps stamped since the last `pop`; waits for the device."""
+        """Return the median duration (s) of the steps stamped since the last `pop`. Waits for the device."""
         self._resolve_all()
         return percentiles([self._totals.step_s]).get("p50", math.inf)
 
@@ -183,7 +187,7 @@ class PhaseTimer:
     def pop(self) -> tuple[PhaseTimes, Arrivals]:
         """Return what was measured since the last call, and when this rank's gradients were complete.
 
-        All exposed communication counts as transfer until `arrivals.split` knows the other ranks'.
+        All exposed communication counts as transfer until `arrivals.split` has the other ranks' stamps.
         """
         now = self._leave_steps()
         times, self._times = self._times, PhaseTimes()
@@ -191,6 +195,7 @@ class PhaseTimer:
         times.samples, self._samples = self._samples, 0
         times.stamp_every = self.stamp_every
         times.elapsed = now - self.started
+        times.clock_error_s = self._device_clock.error_s if self._device_clock else 0.0
         arrivals = self._totals.fill(times)
         self._totals = StepTotals()
         self._enter_steps(now)
@@ -202,10 +207,10 @@ class PhaseTimer:
             self.stamping, self.end_phase = True, self._end_phase
             if self.stamp_every > 1:
                 self._decide_at = self._place
-            self._stamps.append(("first", (self._event(), now) if self._cuda else now))
+            self._stamps.append(("first", (self._stamp(), now) if self._cuda else now))
 
     def _leave_steps(self) -> float:
-        """Return where the time outside begins: here, or where it ended, if no step was made since."""
+        """Return when the time outside begins: now, or when it ended, if no step was made since."""
         if self._cuda:
             self._wait()
         now = self.now()
@@ -218,7 +223,7 @@ class PhaseTimer:
         return now
 
     def _choose(self) -> None:
-        """Decide whether the step at `_place` is stamped, and where to decide again."""
+        """Decide whether the step at `_place` is stamped, and at which step to decide again."""
         while self._chosen < self._place:
             self._block += self.stamp_every
             self._chosen = self._block + self._draw.randrange(self.stamp_every)
@@ -231,7 +236,7 @@ class PhaseTimer:
             self.stamping, self.end_phase = False, _nothing
 
     def _resolve_all(self) -> None:
-        """Turn all stamps into seconds; waits for the device."""
+        """Turn all stamps into seconds. Waits for the device."""
         if self._cuda and self._stamps:
             self._wait()
         self._resolve(len(self._stamps))
@@ -248,12 +253,12 @@ class PhaseTimer:
     def _resolve(self, count: int) -> None:
         stamps = self._stamps[:count]
         del self._stamps[:count]
-        if self._cuda:
+        if self._device_clock:
             stamps = self._device_clock.seconds(stamps)
         self._totals.add(stamps)
 
     def _phase_ender(self) -> Callable[[str], None]:
-        """Return `end_phase`; a closure, for it is called seven times a step, and a step may last 80 us."""
+        """Return `end_phase`. It is a closure, called seven times a step, and a step may last 80 us."""
         if not self.enabled:
             return _nothing
         stamps, stamp = self._stamps, self._stamp
@@ -264,19 +269,23 @@ class PhaseTimer:
 
         return end_phase
 
-    def _event(self) -> Any:
-        import torch
-
-        free = self._device_clock.free
-        event = free.pop() if free else torch.cuda.Event(enable_timing=True)
-        # The stream by its device: a backend's thread calls this, too, and its present device is 0.
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
     def _wait(self) -> None:
         import torch
 
         torch.cuda.synchronize(self._device)
+
+
+def _device_clock(device: str, now: Callable[[], float]) -> DeviceClock:
+    import torch
+
+    return DeviceClock(torch, device, now)
+
+
+def _events(device_clock: DeviceClock) -> Callable[[], Any]:
+    """Return what stamps the device's present stream with an event."""
+    event, device, stream = device_clock.event, device_clock.gpu, device_clock.torch.cuda.current_stream
+    # The stream by its device: a backend's thread calls this, too, and its present device is 0.
+    return lambda: event(stream(device))
 
 
 def _nothing(phase: str) -> None:

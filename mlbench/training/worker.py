@@ -21,22 +21,22 @@ State = dict[str, Any]  # of a checkpoint: tensors and plain values
 
 
 def _discard(_: Any, __: Any = None) -> None:
-    """Report to nobody."""
+    """Discard a report."""
 
 
 @dataclass
 class Worker:
     """A rank, its device, and its lines to the outside.
 
-    - report_validation: takes validations (JSON types) and, where checkpoints are kept, the state to resume
-      from. Every rank calls it at the same point; it may wait for the others.
-    - heartbeat: takes what to show (JSON types); never waits, may get lost.
+    - report_validation: takes validations (JSON types) and, if checkpoints are kept, the state to resume
+      from. Every rank calls it at the same point. It may wait for the others.
+    - heartbeat: takes what to show (JSON types). Never waits, may get lost.
     - resume: the state of the last checkpoint after a restart, else None.
-    - read_energy: joules of this node by part since some moment; empty where nothing can be read, and on all
-      ranks of a node but its first.
-    - compile: torch.compile's backend, or its name; None: nothing is compiled.
-    - profile_steps: how many steps torch.profiler records; 0: it is not used.
-    - control: a gloo group beside the training's own, for small objects and for naming a missing rank.
+    - read_energy: joules of this node by part since some moment. Empty if nothing can be read, and on all but
+      the first rank of a node.
+    - compile: torch.compile's backend, or its name. None: nothing is compiled.
+    - profile_steps: how many steps torch.profiler records. 0: it is not used.
+    - control: a gloo group next to the training's group, for small objects and for naming a missing rank.
     """
 
     rank: int = 0
@@ -57,10 +57,11 @@ class Worker:
     profile_steps: int = 0
     read_energy: Callable[[], dict[str, float]] = dict
     control: dist.ProcessGroup | None = None
+    transport: dict[str, str] = field(default_factory=dict)  # what the backend chose, from its log
     drain_node_metrics: Callable[[], list[dict[str, Any]]] = list  # this node's since the last call
 
     def sum(self, values: list[float] | torch.Tensor) -> torch.Tensor:
-        """Return the sum over all workers in float64; the exact way to a global metric."""
+        """Return the sum over all workers in float64, the exact way to a global metric."""
         total = torch.as_tensor(values, dtype=torch.float64, device=self.device).clone()
         if self.world_size > 1:
             dist.all_reduce(total)
@@ -97,11 +98,11 @@ class Worker:
             torch.cuda.reset_peak_memory_stats(self.device)
 
     def peak_memory_bytes(self) -> int | None:
-        """Return the most bytes that torch's allocator gave out on this rank's GPU since; None on a CPU."""
+        """Return the most bytes that torch's allocator gave out on this rank's GPU since. None on a CPU."""
         return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
 
     def generator(self, *numbers: int) -> torch.Generator:
-        """Return randomness fixed by the seed and `numbers`, e.g. (epoch,); the same on every rank.
+        """Return randomness fixed by the seed and `numbers`, e.g. (epoch,), the same on every rank.
 
         Mixed so that neighbouring seeds and epochs share nothing (Steele et al. 2014, SplitMix64).
         """
@@ -112,7 +113,7 @@ class Worker:
 
 
 def control_group(timeout_s: float) -> dist.ProcessGroup:
-    """Return a new gloo group of all ranks, for `Worker.control`; every rank must call this."""
+    """Return a new gloo group of all ranks, for `Worker.control`. Every rank must call this."""
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)))
 
 

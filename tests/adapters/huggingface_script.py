@@ -1,4 +1,4 @@
-"""A small random model under transformers' Trainer; one set for evaluation for eval_loss, else two."""
+"""A small random model under transformers' Trainer; it has two sets for evaluation."""
 
 import sys
 from typing import Any
@@ -28,10 +28,9 @@ arguments = TrainingArguments(
     report_to=[],
     disable_tqdm=True,
 )
-metric = sys.argv[2]
-evaluated = rows[:8] if metric == "eval_loss" else {"other": rows[8:16], "own": rows[:8]}
+evaluated = {"other": rows[8:16], "own": rows[:8]}
 trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=evaluated)
-with mlbench.measure(metric, 0.5, direction="min") as run:
+with mlbench.measure("eval_own_loss", 0.5, direction="min") as run:
     trainer.add_callback(GoalCallback(run))
     trainer.train()
     trainer.evaluate(rows[16:24], metric_key_prefix="test")  # type: ignore[arg-type]

@@ -3,44 +3,36 @@
 import math
 import statistics
 import tracemalloc
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import studies
-from hypothesis import given, settings
+from drawings import notes
+from hypothesis import given
 from hypothesis import strategies as st
-from records import nothing_measured
 from scipy import stats
+from syrupy.assertion import SnapshotAssertion
 
-from mlbench.analysis import bootstrap, speedup
+from mlbench.analysis import bootstrap
 from mlbench.analysis.bootstrap import Interval, Ratio, interval, median, olympic_mean, ratio
-from mlbench.analysis.points import COMPUTE, MedianEstimate, differences, points
+from mlbench.analysis.points import COMPUTE, MedianEstimate, points
 from mlbench.analysis.speedup import speedups
 from mlbench.analysis.tradeoff import optimum
 from mlbench.config.goal import Goal
 from mlbench.record.record import RankStats, Record
+from mlbench.report.answers import answer
 from mlbench.report.charts import charts
 from mlbench.report.grouping import groups
-from mlbench.report.summary import answer
 
 SIMULATIONS = 2000  # made-up studies a coverage is measured with
 times = st.floats(0.1, 1e6)  # s
 samples = st.lists(times, min_size=1, max_size=9)
-settings.register_profile("short", max_examples=30, deadline=None)
-settings.load_profile("short")
 
 
 @given(samples)
 def test_the_median_is_python_s(values: list[float]) -> None:
     assert median(values) == statistics.median(values)
-
-
-@given(st.lists(times, min_size=3, max_size=9))
-def test_the_olympic_mean_drops_the_best_and_the_worst(values: list[float]) -> None:
-    middle = sorted(values)[1:-1]
-    assert olympic_mean(values) == pytest.approx(statistics.fmean(middle))
 
 
 def test_the_olympic_mean_forgives_one_missed_run_and_no_second() -> None:
@@ -63,8 +55,8 @@ def test_one_run_has_no_interval() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [1.0, math.nan]])
-def test_what_is_no_sample_is_refused(values: list[float]) -> None:
-    with pytest.raises(ValueError, match="one or more numbers"):
+def test_what_is_no_sample_is_refused(values: list[float], as_stored: Any) -> None:
+    with pytest.raises(ValueError, check=as_stored):
         interval(values)
 
 
@@ -106,52 +98,6 @@ def test_a_ratio_of_missed_runs_tells_nothing_or_zero_or_infinity() -> None:
     assert ratio(missed, [1.0, 2.0, 3.0]) == Ratio(math.inf, math.inf, math.inf)
 
 
-def resampled_at_once(
-    a: list[float], b: list[float] | None = None, *, paired: bool = False
-) -> tuple[float, float]:
-    """Return an interval's ends the plain way: every resample of every run in memory, each sorted."""
-    random, resamples = np.random.default_rng(0), 1000
-
-    def medians(values: list[float], places: np.ndarray) -> np.ndarray:
-        drawn = np.sort(np.array(values)[places], axis=-1)
-        return (drawn[:, (len(values) - 1) // 2] + drawn[:, len(values) // 2]) / 2
-
-    if paired and b is not None:
-        pairs = random.integers(0, len(a), size=(resamples, len(a)))
-        above, below = medians(a, pairs), medians(b, pairs)
-    else:
-        above = medians(sorted(a), random.integers(0, len(a), size=(resamples, len(a))))
-        below = np.ones(resamples)
-        if b is not None:
-            below = medians(sorted(b), random.integers(0, len(b), size=(resamples, len(b))))
-    with np.errstate(invalid="ignore"):
-        drawn = above / below
-    n = len(a)
-    tail = 0.025 if b is not None else stats.norm.cdf(math.sqrt(n / (n - 1)) * stats.t.ppf(0.025, n - 1))
-    index = math.floor(tail * resamples)
-    low, high = (np.sort(np.where(np.isnan(drawn), end, drawn)) for end in (0.0, np.inf))
-    return float(low[index]), float(high[-1 - index])
-
-
-many = st.lists(times | st.just(math.inf), min_size=2, max_size=40)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("block", [1, 100, bootstrap.BLOCK])
-@given(a=many, b=many)
-def test_resamples_taken_in_blocks_give_the_same_bits(block: int, a: list[float], b: list[float]) -> None:
-    bootstrap._middles.cache_clear()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bootstrap, "BLOCK", block)
-        result = interval(a, resamples=1000)
-        assert result and (result.low, result.high) == resampled_at_once(a)
-        quotient = ratio(a, b, resamples=1000)
-        assert (quotient.low, quotient.high) == resampled_at_once(a, b)
-        size = min(len(a), len(b))
-        pairs = ratio(a[:size], b[:size], paired=True, resamples=1000)
-        assert (pairs.low, pairs.high) == resampled_at_once(a[:size], b[:size], paired=True)
-
-
 @pytest.mark.slow
 def test_memory_does_not_grow_with_resamples_times_runs() -> None:
     values = np.random.default_rng(1).normal(100, 10, size=20_000)
@@ -163,38 +109,22 @@ def test_memory_does_not_grow_with_resamples_times_runs() -> None:
     assert peak < 100e6  # all at once: 2,000 x 20,000 numbers of 8 bytes, 320 MB
 
 
-@given(samples, samples, st.randoms(use_true_random=False))
-def test_the_order_of_the_runs_does_not_matter(a: list[float], b: list[float], random) -> None:
-    mixed = random.sample(a, len(a))
-    assert interval(mixed, resamples=200) == interval(a, resamples=200)
-    assert ratio(mixed, b, resamples=200) == ratio(a, b, resamples=200)
-
-
-@given(samples, samples, st.sampled_from([0.25, 2.0, 1024.0]))
-def test_a_ratio_does_not_depend_on_the_unit(a: list[float], b: list[float], factor: float) -> None:
-    scaled = ratio([factor * x for x in a], [factor * x for x in b], resamples=200)
-    assert scaled == ratio(a, b, resamples=200)
-    result, wide = interval(a, resamples=200), interval([factor * x for x in a], resamples=200)
-    if result is not None:
-        assert wide == Interval(factor * result.low, factor * result.high)
-
-
 # 2,000 simulated studies measure a coverage of 95 % to 0.5 points, one standard error; the bands are 95 %
 # less two of them, so that the plain percentile interval fails, which covers 92 to 93.5 % for these n.
-@pytest.mark.parametrize(("count", "least", "most"), [(8, 0.94, 0.99), (12, 0.94, 0.99), (20, 0.94, 0.98)])
+@pytest.mark.parametrize(("count", "least", "most"), [(8, 0.94, 0.99)])
 def test_the_interval_covers_the_median(count: int, least: float, most: float) -> None:
     covered = _coverage(count, lambda sample: interval(sample, resamples=1000), truth=math.exp(4))
     assert least <= covered <= most
 
 
-@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("count", [3, 5])
 def test_below_six_runs_the_interval_is_the_range_and_covers_as_documented(count: int) -> None:
     promised = 1 - 2.0 ** (1 - count)
     covered = _coverage(count, lambda sample: interval(sample, resamples=1000), truth=math.exp(4))
     assert covered == pytest.approx(promised, abs=4 * math.sqrt(promised * (1 - promised) / SIMULATIONS))
 
 
-@pytest.mark.parametrize(("count", "least"), [(5, 0.94), (8, 0.94), (20, 0.94)])
+@pytest.mark.parametrize(("count", "least"), [(5, 0.94)])
 def test_the_interval_of_a_ratio_covers_it(count: int, least: float) -> None:
     random = np.random.default_rng(7)
 
@@ -301,16 +231,6 @@ def _compute_median(records: list[Record], workers: int) -> float:
     return statistics.median(sum(r.phases[phase].mean for phase in COMPUTE) for r in some)
 
 
-@given(st.floats(1, 1e5), st.integers(1, 50))
-def test_epochs_times_seconds_an_epoch_is_the_time_of_every_run(time: float, epochs: int) -> None:
-    (point,) = points([studies.run(1, 0, time=time, epochs=epochs)])
-    assert point.epochs and point.seconds_per_epoch and point.outside_per_epoch and point.time_to_accuracy
-    assert point.epochs.value * point.seconds_per_epoch.value == pytest.approx(time)
-    assert point.time_to_accuracy.value == time
-    inside = sum(point.phases.values())
-    assert inside + point.outside_per_epoch.value == pytest.approx(point.seconds_per_epoch.value)
-
-
 @pytest.mark.parametrize("status", ["goal_not_reached", "diverged", "failed"])
 def test_a_run_that_missed_its_goal_is_infinite_and_listed(status: str) -> None:
     records = [
@@ -325,18 +245,6 @@ def test_a_run_that_missed_its_goal_is_infinite_and_listed(status: str) -> None:
     assert point.time_to_accuracy == MedianEstimate(12, 10, math.inf, n=3)
     assert point.epochs and point.epochs.high == math.inf
     assert point.usd is None  # local hardware has no price
-
-
-def test_a_run_that_failed_before_it_could_tell_anything_joins_its_family() -> None:
-    lost = nothing_measured(T4, "workers=4", key="4 " + T4, status="failed", run_id="lost", error="x")
-    curves = speedup.scaling_curves(points([*studies.study(T4), lost]))
-    assert [[point.n for point in curve] for curve in curves] == [[5, 5, 6]]
-    assert curves[0][2].missed == ("lost",)
-
-
-def test_a_run_given_twice_counts_once() -> None:
-    records = studies.study(T4)
-    assert points(records + records) == points(records)
 
 
 @pytest.mark.parametrize(
@@ -357,12 +265,6 @@ def test_oversubscribed_and_emulated_points_stand_apart(changes: dict[str, Any],
     assert apart.excluded_ratio == pytest.approx(median(base) / 30)
     best = optimum([result.point for result in (*allowed, apart)])
     assert best and apart.point not in (best.point, *best.dominated, *best.undecided)
-
-
-def test_a_base_that_stands_apart_is_no_base() -> None:
-    records = studies.study(T4, workers=(2,))
-    records += [studies.run(1, 0, T4, time=90, caveats=["emulated"])]
-    assert all(result.why for result in speedups(points(records)))
 
 
 DIFFERENT: dict[str, dict[str, Any]] = {
@@ -396,13 +298,6 @@ def test_no_speed_up_against_a_worker_that_differs_in_anything_else(field: str) 
     assert results[2].why and field in results[2].why
 
 
-def test_places_seeds_and_patch_versions_may_differ() -> None:
-    base = [studies.run(1, 0, T4, time=90, mlbench="0.1.0")]
-    moved = {"output_root": "elsewhere", "data_root": "there", "tracking_uri": "x", "verbose": True}
-    other = [studies.run(2, 5, T4, time=50, mlbench="0.1.7", experiment=moved)]
-    assert [result.why for result in speedups(points(base + other))] == [None, None]
-
-
 def test_local_hardware_is_told_apart_by_its_processors() -> None:
     here = [{"hostname": "a", "cpu_model": "slow", "usable_cpus": 2, "threads_per_worker": 1}]
     there = [{"hostname": "b", "cpu_model": "fast", "usable_cpus": 2, "threads_per_worker": 1}]
@@ -424,45 +319,9 @@ def test_other_threads_a_worker_are_noted() -> None:
     assert other.total and other.note and "2 CPU threads" in other.note
 
 
-times_of_points = st.lists(st.floats(1, 1e4), min_size=1, max_size=5)
-
-
-@given(times_of_points, times_of_points, st.sampled_from([0.5, 2.0, 64.0]), st.sampled_from([2, 4, 32]))
-@settings(max_examples=15)
-def test_speed_up_and_price_index_do_not_depend_on_the_unit_of_time(
-    base: list[float], times: list[float], factor: float, k: int
+def test_the_optimum_is_the_least_product_of_price_and_time_and_says_how_sure_it_is(
+    snapshot: SnapshotAssertion,
 ) -> None:
-    def compared(unit: float) -> Any:
-        records = [studies.run(1, seed, T4, time=unit * time) for seed, time in enumerate(base)]
-        records += [studies.run(k, seed, T4, time=unit * time) for seed, time in enumerate(times)]
-        return speedups(points(records))[1]
-
-    original, scaled = compared(1.0), compared(factor)
-    assert scaled.total == original.total
-    assert scaled.price_index == original.price_index
-    assert original.price_index.value == pytest.approx(k / original.total.value**2)
-    assert scaled.point.usd.value == pytest.approx(factor * original.point.usd.value)
-
-
-@given(times_of_points, times_of_points, st.floats(1.1, 10))
-@settings(max_examples=15)
-def test_slower_runs_never_raise_a_speed_up(base: list[float], times: list[float], slower: float) -> None:
-    original = ratio(base, times, resamples=500)
-    worse = ratio(base, [slower * times[0], *times[1:]], resamples=500)
-    missed = ratio(base, [math.inf, *times[1:]], resamples=500)
-    for result in (worse, missed):
-        assert result.value is not None and original.value is not None and result.value <= original.value
-
-
-@given(st.floats(0.1, 100), st.floats(0.5, 64))
-def test_the_price_index_is_price_increase_over_performance_increase(s: float, price: float) -> None:
-    index = speedup.price_index(Ratio(s, s / 2, 2 * s), price)
-    assert index.value == pytest.approx((price / s) / s)
-    assert index.low is not None and index.value is not None and index.high is not None
-    assert index.low <= index.value <= index.high
-
-
-def test_the_optimum_is_the_least_product_of_price_and_time_and_says_how_sure_it_is() -> None:
     def records(four: float, noise: float) -> list[Record]:
         wanted = {1: 100.0, 2: 60.0, 4: four}
         return [
@@ -473,34 +332,24 @@ def test_the_optimum_is_the_least_product_of_price_and_time_and_says_how_sure_it
 
     clear = optimum(points(records(30.0, 0.005)))
     assert clear and clear.point.workers == 4 and [p.workers for p in clear.dominated] == [1, 2]
-    assert (
-        "significantly better than 1 and 2 workers" in clear.sentence
-        and "no difference" not in clear.sentence
-    )
+    assert clear.sentence == snapshot
     # 2 x 60^2 = 7200 and 4 x 42.6^2 = 7259: 2 workers are ahead by less than the noise
     close = optimum(points(records(42.6, 0.05)))
     assert close and close.point.workers == 2 and [p.workers for p in close.undecided] == [4]
-    assert "against 4 workers no significant difference" in close.sentence
+    assert close.sentence == snapshot
     single = optimum(points([r for r in records(30.0, 0.0) if r.seed == 2]))
-    assert single and not single.dominated and "1 run per point cannot show one" in single.sentence
-
-
-def test_two_runs_a_point_show_no_difference() -> None:
-    records = [studies.run(k, seed, T4, time=t + seed) for k, t in ((1, 100), (2, 20)) for seed in (0, 1)]
-    best = optimum(points(records))
-    assert best and best.point.workers == 2 and not best.dominated
-    assert "2 runs per point cannot show one" in best.sentence
+    assert single and not single.dominated and single.sentence == snapshot
 
 
 @pytest.mark.parametrize(("of_best", "of_other"), [(5, 2), (2, 5)])
 def test_two_runs_of_one_point_show_no_difference_however_many_the_other_has(
-    of_best: int, of_other: int
+    of_best: int, of_other: int, snapshot: SnapshotAssertion
 ) -> None:
     records = [studies.run(2, seed, T4, time=20.0 + seed / 10) for seed in range(of_best)]
     records += [studies.run(1, seed, T4, time=100.0 + seed / 10) for seed in range(of_other)]
     best = optimum(points(records))
     assert best and best.point.workers == 2 and not best.dominated
-    assert "2 runs per point cannot show one" in best.sentence
+    assert best.sentence == snapshot
 
 
 def test_a_run_without_phases_says_nothing_of_the_others_phases() -> None:
@@ -513,26 +362,13 @@ def test_a_run_without_phases_says_nothing_of_the_others_phases() -> None:
     assert both.outside == pytest.approx(point.outside)
 
 
-def test_published_caveats_describe_and_do_not_forbid() -> None:
-    published = {"source": "mlbench-published", "caveats": ["one run"]}
-    records = [studies.run(k, 0, T4, time=100 / k, **published) for k in (1, 2)]
-    assert [result.why for result in speedups(points(records))] == [None, None]
-
-
-def test_runs_without_a_goal_have_no_time_and_no_speed_up() -> None:
+def test_runs_without_a_goal_have_no_time_and_no_speed_up(snapshot: SnapshotAssertion) -> None:
     free = [studies.run(k, 0, time=50, goal=None, status="completed", time_to_accuracy=None) for k in (1, 2)]
     results = speedups(points(free))
-    assert [result.why for result in results] == ["its runs had no goal"] * 2
+    assert [result.why for result in results] == snapshot
     assert [result.point.time_to_accuracy for result in results] == [None, None]
     assert [result.point.missed for result in results] == [(), ()]
     assert all(result.point.seconds_per_epoch for result in results)
-
-
-def test_a_script_tells_no_epochs_and_its_samples_a_second_count() -> None:
-    run = studies.run(1, 0, time=50, samples_per_s=71.0).model_copy(update={"epochs": 0.0})
-    (point,) = points([run])
-    assert (point.epochs, point.seconds_per_epoch) == (None, None)
-    assert point.samples_per_s and point.samples_per_s.value == 71.0
 
 
 EIGHT_A_NODE = ("hardware=gcp_a3_highgpu_8g", "backend=nccl")
@@ -550,20 +386,6 @@ def test_with_eight_workers_a_node_efficiency_is_over_workers_and_price_over_nod
     assert sixteen.efficiency and sixteen.efficiency.value == pytest.approx(6.4 / 16)
     assert eight.price_index and eight.price_index.value == pytest.approx(1 / 4.0**2)
     assert sixteen.price_index and sixteen.price_index.value == pytest.approx(2 / 6.4**2)
-
-
-SERIES = st.dictionaries(st.sampled_from(["lr", "batch", "torch", "data", "goal"]), st.sampled_from("123"))
-
-
-@given(st.lists(SERIES, min_size=1, max_size=8), SERIES)
-def test_the_nearest_one_worker_point_is_the_first_that_differs_in_the_fewest_fields(
-    others: list[dict[str, str]], own: dict[str, str]
-) -> None:
-    """Every point against every other, as `_Nearest` need not do."""
-    some: Any = [SimpleNamespace(series=tuple(other.items())) for other in others]
-    point: Any = SimpleNamespace(series=tuple(own.items()))
-    nearest = min((differences(candidate, point) for candidate in some), key=len)
-    assert speedup._Nearest(some).differences(point) == nearest
 
 
 def test_a_point_of_which_one_run_was_not_instrumented_has_no_compute_time() -> None:
@@ -623,25 +445,6 @@ def test_a_run_on_a_node_at_half_speed_is_left_out_and_listed() -> None:
     assert point.n == 4 and point.missed == (missed.run_id,)  # a missed goal is never left out
 
 
-def test_a_scaling_curve_whose_runs_were_disturbed_says_how_many_are_left_out() -> None:
-    runs = [calibrated(seed, rate) for seed, rate in enumerate((200e9, 205e9, 198e9, 95e9, 90e9))]
-    (group,) = groups(runs)
-    assert "2 runs left out as disturbed" in answer(group)[-1]
-    (group,) = groups(runs, with_disturbed=True)
-    assert group.points[0].n == 5 and "left out" not in answer(group)[-1]
-
-
-def test_points_that_shared_cpus_are_not_said_to_lack_a_quiet_machine() -> None:
-    """The answer was that 2 of 1 run were disturbed, and to measure more, which would not count either."""
-    noise = "other processes used 1.6 of the 2 CPUs of here while it trained"
-    shared: dict[str, Any] = {"oversubscribed": True, "caveats": ["4 workers shared the CPUs of fewer"]}
-    busy = shared | {"caveats": [*shared["caveats"], noise], "disturbances": [noise]}
-    runs = [studies.run(4, seed, time=30, **(busy if seed else shared)) for seed in range(3)]
-    (group,) = groups(runs)
-    assert group.points[0].n == 1 and len(group.points[0].left_out) == 2
-    assert answer(group)[0].endswith("in more than half of its runs without sharing CPUs or another caveat.")
-
-
 @pytest.mark.parametrize(("days", "said"), [(((1, 3, 5), (2, 4, 6)), False), (((1, 2, 3), (4, 5, 6)), True)])
 def test_an_answer_says_that_points_were_not_measured_in_turns(days: Any, *, said: bool) -> None:
     """Workers that are added to a study on another day differ from the others by that day, too."""
@@ -650,10 +453,10 @@ def test_an_answer_says_that_points_were_not_measured_in_turns(days: Any, *, sai
         for k, some in zip((1, 2), days, strict=True)
         for day in some
     ]
-    assert ("some points were measured after others, not in turns" in answer(groups(runs)[0])[-1]) is said
+    assert ("not in turns" in answer(groups(runs)[0])[-1]) is said
 
 
-def test_a_point_says_what_its_runs_mix() -> None:
+def test_a_point_says_what_its_runs_mix(snapshot: SnapshotAssertion) -> None:
     record = calibrated(1, 200e9)
     software = record.model_dump(mode="json")["software"] | {"packages": {"ray": "1.0"}}
     other = Record.model_validate(calibrated(2, 200e9).model_dump(mode="json") | {"software": software})
@@ -666,7 +469,7 @@ def test_a_point_says_what_its_runs_mix() -> None:
     moved = Record.model_validate(other.model_dump(mode="json") | {"nodes": nodes})
     (point,) = points([base, moved])
     assert "2 kinds of machines" in point.mixture
-    assert point.exclusion_reason == "its runs were measured on several kinds of machines"
+    assert point.exclusion_reason == snapshot
 
 
 @pytest.mark.parametrize(
@@ -695,50 +498,38 @@ def at_speed(workers: int, rate: float, *overrides: str, repeats: int = 3) -> li
     return [Record.model_validate(run.model_dump(mode="json") | {"nodes": [node]}) for run in some]
 
 
-def test_a_machine_that_became_faster_is_no_speed_up() -> None:
+def test_a_machine_that_became_faster_is_no_speed_up(snapshot: SnapshotAssertion) -> None:
     """One worker at 100 GFLOP/s and two at 200 were 4 times as fast, an efficiency of 200 %."""
     (group,) = groups([*at_speed(1, 100e9), *at_speed(2, 200e9)])
     first, second = (compared for curve in group.curves for compared in curve.speedups)
     assert first.why is None and second.total is None and second.excluded_ratio == pytest.approx(4)
-    assert second.why == (
-        "the machines of one worker and of 2 were calibrated at 100 GFLOP/s and 200 GFLOP/s, 100 % apart"
-    )
-    assert "there is no speed-up: the machines of one worker and of 2 were calibrated" in answer(group)[0]
+    assert second.why == snapshot
+    assert answer(group)[0] == snapshot
     (group,) = groups([*at_speed(1, 200e9), *at_speed(2, 90e9)])
-    assert "; it is compared with nothing: the machines of one worker and of 2 were" in answer(group)[0]
+    assert answer(group)[0] == snapshot
     (group,) = groups([*at_speed(1, 200e9)])
-    assert answer(group)[0].endswith("; it is compared with nothing: nothing else was measured.")
+    assert answer(group)[0] == snapshot
     (group,) = groups([*at_speed(1, 200e9), *at_speed(2, 209e9)])
     second = group.curves[0].speedups[1]
     assert second.total is not None and "calibrated" not in (second.note or "")
     (group,) = groups([*at_speed(1, 200e9), *(studies.run(2, k, time=50.0) for k in range(3))])
     note = group.curves[0].speedups[1].note
-    assert note is not None and note.startswith("the speed of the machine was measured on one side only; ")
+    assert note == snapshot
 
 
-def test_nothing_is_shown_between_machines_of_two_speeds() -> None:
+def test_nothing_is_shown_between_machines_of_two_speeds(snapshot: SnapshotAssertion) -> None:
     """Neither a price-performance optimum nor a slower curve."""
     (group,) = groups([*at_speed(2, 200e9), *at_speed(4, 100e9)])
     best = optimum(group.curves[0].points)
     assert best is not None and [point.workers for point in best.undecided] == [4]
+    assert "4 workers no comparison" in best.sentence
     (group,) = groups([*at_speed(2, 200e9), *at_speed(2, 150e9, "sync=zero1")])
-    assert "is not shown to be slower" in answer(group)[0]
+    assert answer(group)[0] == snapshot
     (group,) = groups([*at_speed(2, 200e9), *at_speed(2, 199e9, "sync=zero1", repeats=5)])
     assert "calibrated" not in " ".join(answer(group))
 
 
-def test_runs_of_two_prices_say_so() -> None:
-    priced = studies.run(1, 1, T4, time=100.0)
-    plain = studies.run(1, 2, T4, time=100.0)
-    experiment = plain.experiment.plain()
-    experiment["hardware"]["price"]["usd_per_hour"] *= 2
-    (point,) = points(
-        [priced, Record.model_validate(plain.model_dump(mode="json") | {"experiment": experiment})]
-    )
-    assert point.mixture == ("2 prices",) and point.exclusion_reason is None
-
-
-def test_a_goal_has_no_cost_where_a_run_that_reached_it_had_no_price() -> None:
+def test_a_goal_has_no_cost_where_a_run_that_reached_it_had_no_price(snapshot: SnapshotAssertion) -> None:
     """Such a run counted as if it had missed the goal, so the cost was infinite, or the dearest run's."""
     priced = studies.run(1, 1, T4, time=100.0)
     hardware = priced.experiment.plain()["hardware"] | {"price": None}
@@ -750,7 +541,7 @@ def test_a_goal_has_no_cost_where_a_run_that_reached_it_had_no_price() -> None:
     assert (point.usd, point.usd_spot, point.usd_with_startup) == (None, None, None)
     assert point.mixture == ("2 prices",)
     chart = next(chart for chart in charts(group) if chart.name == "cost")
-    assert "Some runs on gcp_n1_t4 were measured without a price, so no cost is shown." in chart.notes
+    assert notes(chart) == snapshot
     (point,) = points([priced, studies.run(1, 4, T4, time=9, status="failed")])
     assert point.usd and point.usd.value == math.inf  # a missed goal has a price, and no end
 
@@ -759,16 +550,6 @@ def test_a_start_up_of_half_the_time_to_the_goal_costs_half_as_much_again() -> N
     (point,) = points([studies.run(1, seed, T4, time=50.0, startup_time=25.0) for seed in (1, 2)])
     assert point.usd and point.usd_with_startup
     assert point.usd_with_startup.value == pytest.approx(1.5 * point.usd.value)
-
-
-def test_a_cost_without_start_up_is_not_drawn_as_one_with_it() -> None:
-    """A run on several hosts that was restarted does not tell its start-up."""
-    starts = {1: 12.7, 2: None}
-    runs = [studies.run(k, i, T4, time=90 / k, startup_time=starts[k]) for k in starts for i in range(3)]
-    chart = next(chart for chart in charts(groups(runs)[0]) if chart.name == "cost")
-    drawn = {trace.label: list(trace.x) for trace in chart.traces}
-    assert drawn["on demand, with start-up"] == [90.0]
-    assert drawn["on demand, training alone"] == [90.0, 45.0]
 
 
 @pytest.mark.parametrize(

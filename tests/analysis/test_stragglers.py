@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from records import record
 
-from mlbench.analysis.stragglers import Straggler, of_run, sentence, straggler
+from mlbench.analysis.stragglers import of_run, straggler
 from mlbench.record.phases import LatenessBlock
 
 
@@ -71,11 +71,3 @@ def test_the_interval_is_the_sign_test_s() -> None:
     early = [LatenessBlock(10, 0, -float(n)) for n in range(1, 21)]
     result = straggler([early, late])
     assert result is not None and (result.low_s, result.high_s) == (4.0, 17.0)
-
-
-def test_the_sentence_says_who_how_often_and_how_late() -> None:
-    said = sentence(Straggler(3, 0.91, 0.125, 0.012, 0.011, 0.0132))
-    assert said == (
-        "rank 3 keeps the others waiting: it came last in 91.0 % of the steps (by chance 12.5 %), "
-        "12.0 ms after the mean of the others (11.0 ms to 13.2 ms)"
-    )

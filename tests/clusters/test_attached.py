@@ -1,8 +1,10 @@
 """Every form of RAY_ADDRESS gets an answer before Ray is asked."""
 
 import socket
+import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,21 +14,21 @@ from mlbench.config.errors import UserError
 
 
 @pytest.mark.parametrize(
-    ("address", "sentence"),
+    "address",
     [
-        ("ray://head:10001", "Ray Client"),
-        ("http://head:8265", "Ray Client or of a job server"),
-        ("garbage", "not of the form HOST:PORT"),
-        ("head:", "not of the form HOST:PORT"),
-        ("head:0", "not of the form HOST:PORT"),
-        ("head:65536", "not of the form HOST:PORT"),
-        ("::1:6379", "not of the form HOST:PORT"),
-        ("local", "not of the form HOST:PORT"),
-        ("head:6379 ", "not of the form HOST:PORT"),
+        "ray://head:10001",
+        "http://head:8265",
+        "garbage",
+        "head:",
+        "head:0",
+        "head:65536",
+        pytest.param("::1:6379", id="IPv6"),  # syrupy takes :: for the end of a file's name
+        "local",
+        "head:6379 ",
     ],
 )
-def test_an_address_that_no_driver_can_join_is_refused(address: str, sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
+def test_an_address_that_no_driver_can_join_is_refused(address: str, as_stored: Any) -> None:
+    with pytest.raises(UserError, check=as_stored):
         attached.require_address(address)
 
 
@@ -83,7 +85,7 @@ def test_what_is_no_ray_at_an_address_is_one_sentence(
 def test_an_address_at_which_nobody_answers_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "1")
     refuses("127.0.0.1:1", "Connection refused")
-    refuses("head..example:1", "label empty or too long")
+    refuses("head..example:1", "label empty" if sys.version_info >= (3, 13) else "label empty or too long")
 
 
 def test_a_name_server_that_does_not_answer_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,5 +98,5 @@ def test_a_name_server_that_does_not_answer_is_waited_for_no_longer(monkeypatch:
 
 def refuses(address: str, fault: str) -> None:
     experiment = compose(["cluster=attached", f"cluster.address={address}"])
-    with pytest.raises(UserError, match=f"found no Ray at {address} .*{fault}"), attached.connect(experiment):
+    with pytest.raises(UserError, match=f"no Ray at {address} .*{fault}"), attached.connect(experiment):
         pass

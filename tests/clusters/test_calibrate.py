@@ -4,6 +4,7 @@ import time
 import pytest
 import torch
 from stand_in_gpu import Gpu
+from syrupy.assertion import SnapshotAssertion
 
 from mlbench.clusters import calibrate as module
 from mlbench.clusters.calibrate import MATRIX, SECONDS, calibrate
@@ -36,17 +37,6 @@ def test_rates_are_work_over_the_clocks_seconds(small):
     assert row["cpu_copy_bytes_per_s"] == COPY / 2
     assert row["cpu_copy_bytes_per_s_median"] == COPY / 4
     assert next(stamps, None) is None  # three blocks each, although the time was up
-
-
-def test_each_kind_takes_its_share_of_the_time(small):
-    reads = []
-
-    def clock():
-        reads.append(0.25 * len(reads))
-        return reads[-1]
-
-    calibrate(1, seconds=2.0, clock=clock)
-    assert len(reads) == 2 * (1 + 4)  # a start and four blocks of 0.25 s, twice
 
 
 @pytest.mark.parametrize(("given", "blocks"), [("2.0", 4), ("4.0", 8)])
@@ -85,16 +75,6 @@ def test_the_given_threads_compute_and_the_process_keeps_its_own(small):
     finally:
         torch.set_num_threads(before)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_a_failing_clock_leaves_the_threads_as_they_were(small):
-    def clock():
-        raise RuntimeError("stopped")
-
-    before = torch.get_num_threads()
-    with pytest.raises(RuntimeError, match="stopped"):
-        calibrate(before + 1, seconds=1.0, clock=clock)
-    assert torch.get_num_threads() == before
 
 
 def test_a_real_clock_gives_plausible_rates(no_gpu):
@@ -141,11 +121,11 @@ def test_a_gpu_computes_in_float32_and_on_its_tensor_cores_and_is_waited_for(mon
     assert gpu.faults == [] and gpu.log.count("half") == 3
 
 
-def test_a_node_is_as_fast_as_its_slowest_gpu_which_is_named():
+def test_a_node_is_as_fast_as_its_slowest_gpu_which_is_named(snapshot: SnapshotAssertion):
     fast = {"threads": 2, "cuda_gemm_flops_per_s": 60e12, "cuda_gemm_flops_per_s_median": 59e12}
     slow = fast | {"cuda_gemm_flops_per_s": 54e12}
     gpus = [fast, fast, slow, fast]
     assert module.slowest(gpus)["cuda_gemm_flops_per_s"] == 54e12 and "threads" not in module.slowest(gpus)
     (sentence,) = module.slow_gpus(gpus)
-    assert sentence == "GPU 2 of 4 is 10 % slower than the others in cuda gemm flops: all wait for it"
+    assert sentence == snapshot
     assert module.slow_gpus([fast] * 4) == module.slow_gpus([]) == [] and module.slowest([]) == {}

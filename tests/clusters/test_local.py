@@ -27,7 +27,7 @@ def test_a_temporary_directory_too_long_for_sockets_is_refused(monkeypatch: pyte
         monkeypatch.setenv(variable, fits)
         ray_env.require_short_paths()
         monkeypatch.setenv(variable, fits + "t")
-        with pytest.raises(UserError, match="too long for Ray's sockets.*RAY_TMPDIR=/tmp"):
+        with pytest.raises(UserError, match="RAY_TMPDIR=/tmp"):
             ray_env.require_short_paths()
 
 
@@ -41,7 +41,7 @@ def test_few_open_files_are_raised_as_far_as_allowed_and_refused_beyond() -> Non
     enough = subprocess.run([sys.executable, "-c", code, str(hard)], capture_output=True, text=True)
     assert enough.stdout.strip() == str(local.MIN_OPEN_FILES), enough.stderr
     few = subprocess.run([sys.executable, "-c", code, "64"], capture_output=True, text=True)
-    assert few.returncode and "a process may open 64 files here" in few.stderr.splitlines()[-1]
+    assert few.returncode and "open 64 files" in few.stderr.splitlines()[-1]
 
 
 def test_few_processes_are_raised_as_far_as_allowed_and_refused_beyond() -> None:
@@ -55,7 +55,7 @@ def test_few_processes_are_raised_as_far_as_allowed_and_refused_beyond() -> None
     enough = subprocess.run([sys.executable, "-c", code, "9999"], capture_output=True, text=True)
     assert ray_env.MIN_THREADS < int(enough.stdout) < 9999, enough.stderr
     few = subprocess.run([sys.executable, "-c", code, "64"], capture_output=True, text=True)
-    assert few.returncode and "this user may have 64 processes" in few.stderr.splitlines()[-1]
+    assert few.returncode and "have 64 processes" in few.stderr.splitlines()[-1]
 
 
 def test_a_token_is_made_once_for_the_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,16 +99,16 @@ def test_a_token_that_others_can_read_is_refused_and_an_empty_file_becomes_priva
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and len(path.read_text()) == 64
     for mode in (0o640, 0o604, 0o622):
         path.chmod(mode)
-        with pytest.raises(UserError, match=rf"others can read or write {path} \(mode {mode:04o}\)"):
+        with pytest.raises(UserError, match=rf"{path} \(mode {mode:04o}\)"):
             ray_env.require_token()
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
-        with pytest.raises(UserError, match="others can read or write"):
+        with pytest.raises(UserError, match=rf"\(mode {mode:04o}\)"):
             ray_env.require_token()
         monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")
     path.chmod(0o600)
     ray_env.require_token()
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
-    with pytest.raises(UserError, match="none cannot be read: No such file"):
+    with pytest.raises(UserError, match=f"{tmp_path / 'none'} "):
         ray_env.require_token()
 
 
@@ -139,7 +139,7 @@ def test_a_control_group_with_few_processes_is_refused_before_ray_starts(
     monkeypatch.setattr(local.persistent, "address", lambda: None)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "x")
     monkeypatch.setattr("ray.init", None)  # not reached
-    with pytest.raises(UserError, match=r"may have 120 processes and threads \(pids.max\) and has 9"):
+    with pytest.raises(UserError, match="120 processes .*pids.max.* 9"):
         local.connect(compose([])).__enter__()
     for file in tmp_path.rglob("pids.max"):
         file.write_text("4096\n")

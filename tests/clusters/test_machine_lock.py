@@ -1,7 +1,6 @@
 """Two runs on one machine know of each other: real processes, one file."""
 
 import fcntl
-import os
 import subprocess
 import sys
 import threading
@@ -92,15 +91,6 @@ def test_without_a_file_to_lock_a_run_goes_on(monkeypatch: pytest.MonkeyPatch, t
     lock = MachineLock().acquire(wait=True)
     assert not lock.shared
     lock.release()
-
-
-def test_a_file_that_may_only_be_read_is_locked_all_the_same(path: Path) -> None:
-    path.touch(mode=0o444)
-    if os.access(path, os.W_OK):
-        pytest.skip("this user may write everything")
-    first = MachineLock().acquire(wait=True)
-    assert MachineLock().acquire(wait=False).shared
-    first.release()
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 import errno
 import os
-import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,21 +27,6 @@ NAMES = {
     "network_receive_bytes_per_s",
     "network_transmit_bytes_per_s",
 }
-SENT = 32 * 2**20  # bytes
-
-
-def send_over_loopback() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        sender = socket.create_connection(listener.getsockname())
-        receiver, _ = listener.accept()
-        thread = threading.Thread(target=sender.sendall, args=(bytes(SENT),))
-        thread.start()
-        missing = SENT
-        while missing:
-            missing -= len(receiver.recv(2**20))
-        thread.join()
-        sender.close()
-        receiver.close()
 
 
 def test_a_sample_has_mlflows_names_and_its_own_time() -> None:
@@ -53,17 +36,6 @@ def test_a_sample_has_mlflows_names_and_its_own_time() -> None:
     assert before <= sample["wall"] <= clock.wall()
     assert sample["node"] == "node_1"
     assert 0 < sample["system_memory_usage_percentage"] < 100
-
-
-def test_bytes_on_the_network_show_as_a_rate() -> None:
-    sampler = NodeMonitor()
-    first = sampler.read()
-    send_over_loopback()
-    second = sampler.read()
-    seconds = second["wall"] - first["wall"]
-    for direction in ("receive", "transmit"):
-        # At least what was sent here; others may use the network too.
-        assert second[f"network_{direction}_bytes_per_s"] * seconds > 0.95 * SENT
 
 
 def test_a_rate_is_that_since_the_sample_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,14 +53,6 @@ def test_a_rate_is_that_since_the_sample_before(monkeypatch: pytest.MonkeyPatch)
     samples = [sampler.read() for _ in range(3)]
     assert [sample["network_receive_bytes_per_s"] for sample in samples] == [100.0, 0.0, 1_000.0]
     assert [sample["network_transmit_bytes_per_s"] for sample in samples] == [5.0, 50.0, 0.0]
-
-
-def test_work_shows_as_cpu_utilization() -> None:
-    sampler = NodeMonitor()
-    end = time.process_time() + 0.3
-    while time.process_time() < end:
-        pass
-    assert 0 < sampler.read()["cpu_utilization_percentage"] <= 100
 
 
 def test_the_first_sample_of_a_running_monitor_has_the_work_since_its_start() -> None:
@@ -157,7 +121,7 @@ def test_what_others_compute_is_told_from_what_the_run_computes(monkeypatch: pyt
     """
     process, look = other_process(), monitor._cpu_seconds
     machine = [look()]
-    monkeypatch.setattr(monitor, "_cpu_seconds", lambda: machine[-1])
+    monkeypatch.setattr(monitor, "_cpu_seconds", lambda *_: machine[-1])
     try:
         earliest = process_time(process)
         stranger, own = CpuUse(own=set), CpuUse(own=lambda: below([process.pid]))
@@ -175,6 +139,7 @@ def test_what_others_compute_is_told_from_what_the_run_computes(monkeypatch: pyt
     busy = machine[1][0] - machine[0][0]
     assert min(least, busy) - TICK_S <= used <= most + TICK_S
     assert 0 <= without_it.steal <= with_it.cpus
+    assert without_it.throttled >= 0
 
 
 TICK_S = 0.02  # s; Linux counts CPU time in steps of 10 ms, and two are compared

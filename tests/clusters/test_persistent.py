@@ -95,10 +95,10 @@ def test_a_ray_counts_while_both_servers_live_and_one_alone_is_told(note) -> Non
     assert persistent.address() == "127.0.0.1:1"
     other.kill()
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # now it is a zombie
-    with pytest.raises(UserError, match="has lost a server.*mlbench.cluster stop"):
+    with pytest.raises(UserError, match="mlbench cluster stop"):
         persistent.address()
     other.wait()
-    with pytest.raises(UserError, match="has lost a server"):
+    with pytest.raises(UserError, match="lost a server"):
         persistent.address()
 
 

@@ -1,6 +1,7 @@
 """What a worker reserves on nodes of any shape, and what is refused."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
@@ -63,26 +64,18 @@ def test_a_worker_s_share(overrides: str, nodes: list[dict[str, float]], expecte
 
 
 @pytest.mark.parametrize(
-    ("overrides", "nodes", "message"),
+    ("overrides", "nodes"),
     [
-        ("cluster=attached workers=9", [SMALL] * 2, r"workers=9 needs 9 CPUs.* room for 8 .*say workers=8\)"),
-        ("backend=nccl workers=4", [ONE_GPU], "needs 4 GPUs.*say workers=1, or cluster=attached"),
-        (
-            "backend=nccl workers=1",
-            [SMALL],
-            "room for 0 on 1 node.*add nodes with a GPU, or cluster=attached",
-        ),
-        (
-            f"{STANDARD} workers=4",
-            [{"CPU": 96.0}],
-            r"gcp_n1_standard_4 puts 1 worker\(s\) on a node, so workers=4 .* 1 node.*say workers=1,",
-        ),
+        ("cluster=attached workers=9", [SMALL] * 2),
+        ("backend=nccl workers=4", [ONE_GPU]),
+        ("backend=nccl workers=1", [SMALL]),
+        (f"{STANDARD} workers=4", [{"CPU": 96.0}]),
     ],
 )
 def test_what_does_not_fit_is_refused_with_a_way_out(
-    overrides: str, nodes: list[dict[str, float]], message: str
+    overrides: str, nodes: list[dict[str, float]], as_stored: Any
 ) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, check=as_stored):
         worker_resources(compose(overrides.split()), nodes)
 
 
@@ -116,13 +109,13 @@ def test_an_autoscaler_is_asked_for_whole_nodes_and_waited_for(monkeypatch: pyte
 def test_an_autoscaler_that_adds_too_little_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Autoscaled(monkeypatch, most=2)
     experiment = compose(["cluster=attached", "workers=9", "cluster.wait_s=0.1"])
-    with pytest.raises(UserError, match=r"room for 8 on 2 node\(s\), after its autoscaler had 0.1 s to add"):
+    with pytest.raises(UserError, match="room for 8 on 2 .* 0.1 s"):
         placement.reserve(experiment, host="h")
     assert cluster.requests[-1] == []
 
 
 def test_without_an_autoscaler_what_does_not_fit_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Autoscaled(monkeypatch, most=9)
-    with pytest.raises(UserError, match="room for 0 on 0.*cluster.wait_s=SECONDS where an autoscaler"):
+    with pytest.raises(UserError, match="0 on 0.*wait_s=SECONDS"):
         placement.reserve(compose(["cluster=attached", "workers=1"]), host="h")
     assert cluster.requests == []

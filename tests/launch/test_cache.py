@@ -1,16 +1,19 @@
 """A finished run stands for another only with the same code and libraries on the same machine."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import grimp
+import installed
 import pytest
 from conftest import ROOT
 from records import record, save
+from syrupy.assertion import SnapshotAssertion
 
 import mlbench
 from mlbench import run
@@ -50,52 +53,47 @@ def test_other_code_or_libraries_do_not(software: dict[str, Any], reason: str) -
 @pytest.mark.parametrize(
     "other", [{"hostname": "other"}, {"cpu_model": "Z80"}, {"usable_cpus": 4711}, {"gpus": [GPU]}]
 )
-def test_another_machine_does_not(other: dict[str, Any]) -> None:
+def test_another_machine_does_not(other: dict[str, Any], snapshot: SnapshotAssertion) -> None:
     plain = node.describe().model_dump()
     nodes = [Node.model_validate(values) for values in (plain, plain | other)]
-    assert cache.obstacle(here().model_copy(update={"nodes": nodes})) == "it ran on another machine"
-    assert cache.obstacle(here().model_copy(update={"nodes": []})) == "it ran on another machine"
+    assert cache.obstacle(here().model_copy(update={"nodes": nodes})) == snapshot
+    assert cache.obstacle(here().model_copy(update={"nodes": []})) == snapshot
 
 
-def test_a_submitted_run_stands_for_one_in_the_same_image() -> None:
+def test_a_submitted_run_stands_for_one_in_the_same_image(snapshot: SnapshotAssertion) -> None:
     submitted = here(code="of the image").model_copy(
         update={"submission": JobSubmission(name="n", namespace="s", command="c", image="mlbench@sha256:1")}
     )
     assert cache.obstacle(submitted, image="mlbench@sha256:1") is None
     for other, image in ((submitted, "mlbench@sha256:2"), (here(), "mlbench@sha256:1")):
-        assert cache.obstacle(other, image=image) == "it ran in another image"
+        assert cache.obstacle(other, image=image) == snapshot
     assert "other code" in (cache.obstacle(submitted) or ""), "here only for the same code"
     without = submitted.model_copy(update={"submission": JobSubmission(name="n", namespace="s", command="c")})
     assert "other code" in (cache.obstacle(without) or ""), "no image is not the same image"
 
 
-def test_sources_are_hashed_by_content() -> None:
-    assert len(provenance.sources()) == len(provenance.code()) == 64
-
-
 WORDS = ("task=logreg", "hardware=gcp_n1_t4", "goal=none", "seed=3")
-# What somebody edits between two calls, and whether a number may change with it.
-EDITS = {
-    "a price": ("conf/hardware/gcp_n1_t4.yaml", "usd_per_hour: 0.54", "usd_per_hour: 0.99", False),
-    "another hardware profile": ("conf/hardware/mine.yaml", "", "name: mine\n", False),
-    "a comment in another task": ("conf/task/gnmt.yaml", "", "# read\n", False),
-    "a value of another task": ("conf/task/resnet20.yaml", "momentum: 0.9", "momentum: 0.8", False),
-    "a comment in the task": ("conf/task/logreg.yaml", "", "# read\n", False),
-    "a report": ("mlbench/report/page.py", "", "\n", False),
-    "a value of the recipe": ("conf/task/logreg.yaml", "decay_factor: 0.75", "decay_factor: 0.8", True),
-    "the loop": ("mlbench/training/loop.py", "", "\n", True),
-    "another task's code": ("mlbench/tasks/resnet20/model.py", "", "\n", True),
-    "what a goal is": ("mlbench/config/goal.py", "", "\n", True),
-    "code that is new": ("mlbench/training/more.py", "", "\n", True),
+# What somebody edits between two calls: file, old text, new text. No number may change with the first.
+NEUTRAL = [
+    ("conf/hardware/gcp_n1_t4.yaml", "usd_per_hour: 0.54", "usd_per_hour: 0.99"),
+    ("conf/hardware/mine.yaml", "", "name: mine\n"),
+    ("conf/task/gnmt.yaml", "", "# read\n"),
+    ("conf/task/resnet20.yaml", "momentum: 0.9", "momentum: 0.8"),
+    ("conf/task/logreg.yaml", "", "# read\n"),
+    ("mlbench/report/page.py", "", "\n"),
+]
+DECISIVE = {
+    "a value of the recipe": ("conf/task/logreg.yaml", "decay_factor: 0.75", "decay_factor: 0.8"),
+    "the loop": ("mlbench/training/loop.py", "", "\n"),
+    "another task's code": ("mlbench/tasks/resnet20/model.py", "", "\n"),
+    "what a goal is": ("mlbench/config/goal.py", "", "\n"),
+    "code that is new": ("mlbench/training/more.py", "", "\n"),
 }
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkout")
-    for name in ("mlbench", "conf"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
+    return installed.sources(tmp_path_factory.mktemp("checkout"))
 
 
 @pytest.fixture
@@ -136,29 +134,47 @@ def measured(output_root: Path, overrides: tuple[str, ...] = WORDS) -> str:
     return name
 
 
+@contextmanager
+def edited(copy: Path, *edits: tuple[str, str, str]) -> Iterator[None]:
+    """Let files of the checkout be others, as a new process finds them."""
+    before = {
+        copy / file: (copy / file).read_text() if (copy / file).exists() else None for file, *_ in edits
+    }
+    for path, (_, old, new) in zip(before, edits, strict=True):
+        text = before[path] or ""
+        assert old in text
+        path.write_text(text.replace(old, new, 1) if old else text + new)
+    forget()
+    try:
+        yield
+    finally:
+        for path, text in before.items():
+            path.unlink() if text is None else path.write_text(text)
+        forget()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EDITS)
 def test_a_run_is_lost_with_what_may_change_its_number_and_with_nothing_else(
-    name: str, copy: Path, tmp_path: Path
+    copy: Path, tmp_path: Path
 ) -> None:
     overrides = [*WORDS, f"output_root={tmp_path}"]
     before = measured(tmp_path)
-    assert getattr(cache.find_cached(compose.compose(overrides), data=None), "run_id", None) == before
+
+    def found() -> str | None:
+        return getattr(cache.find_cached(compose.compose(overrides), data=None), "run_id", None)
+
     sources = provenance.sources()
-    file, old, new, decides = EDITS[name]
-    path = copy / file
-    text = path.read_text() if path.exists() else None
-    assert old in (text or "")
-    path.write_text((text or "").replace(old, new, 1) if old else (text or "") + new)
-    try:
-        forget()
-        again = cache.find_cached(compose.compose(overrides), data=None)
-        assert (again is None) is decides
-        assert provenance.sources() != sources, "what is official rests on all of it"
-    finally:
-        path.unlink()
-        if text is not None:
-            path.write_text(text)
+    for edit in NEUTRAL:
+        with edited(copy, edit):
+            assert provenance.sources() != sources, "what is official rests on all of it"
+    with edited(copy, *NEUTRAL):
+        assert found() == before
+    assert [name for name, edit in DECISIVE.items() if not lost(found, copy, edit)] == []
+
+
+def lost(found: Callable[[], str | None], copy: Path, edit: tuple[str, str, str]) -> bool:
+    with edited(copy, edit):
+        return found() is None
 
 
 @pytest.mark.parametrize("contradictions", [[], ["its phases do not add up"]])
@@ -182,14 +198,8 @@ def test_a_price_edit_between_two_calls_with_one_seed_measures_once(
     measured(tmp_path)
     monkeypatch.setattr(execute, "check_data", lambda _: None)
     monkeypatch.setattr(execute, "new_folder", lambda *_: pytest.fail("it was measured again"))
-    profile = copy / "conf/hardware/gcp_n1_t4.yaml"
-    text = profile.read_text()
-    profile.write_text(text.replace("usd_per_hour: 0.54", "usd_per_hour: 0.99"))
-    try:
-        forget()
+    with edited(copy, NEUTRAL[0]):
         assert run.main([*WORDS, f"output_root={tmp_path}"]) == 0
-    finally:
-        profile.write_text(text)
     assert "already measured" in capsys.readouterr().err and len(list(tmp_path.iterdir())) == 1
 
 
@@ -220,38 +230,33 @@ def test_a_run_that_now_deviates_otherwise_is_measured_again(copy: Path, tmp_pat
     measured(tmp_path, overrides)
     before = cache.find_cached(compose.compose(overrides), data=None)
     assert before is not None and before.deviations
-    path = copy / "conf/task/logreg.yaml"
-    text = path.read_text()
-    path.write_text(text.replace("decay_factor: 0.75", "decay_factor: 0.7"))
-    try:
-        forget()
+    with edited(copy, ("conf/task/logreg.yaml", "decay_factor: 0.75", "decay_factor: 0.7")):
         again = compose.compose(overrides)
         assert identity.key(again) == before.key and cache.find_cached(again, data=None) is None
-    finally:
-        path.write_text(text)
 
 
 def test_workers_import_nothing_that_reuse_leaves_out() -> None:
     """Nor do the modules by which they find tasks, sync strategies and clusters."""
     graph = grimp.build_graph("mlbench", exclude_type_checking_imports=True)
     places = [path for path in plugins.packages() if path.is_relative_to(ROOT / "mlbench")]
-    wings = tuple(".".join(path.relative_to(ROOT).parts) for path in places)
-    assert wings, "those that decide numbers"
+    decisive = tuple(".".join(path.relative_to(ROOT).parts) for path in places)
+    assert decisive, "those that decide numbers"
     begin = {
         module
         for module in graph.modules
         if module.startswith(
-            ("mlbench.training", "mlbench.tasks", "mlbench.clusters", "mlbench.datasets", *wings)
+            ("mlbench.training", "mlbench.tasks", "mlbench.clusters", "mlbench.datasets", *decisive)
         )
-        # A task's table and a study's convergence points; what a wing makes of studies, and its commands.
-        and not module.endswith((".report", ".rcp", ".networks", ".charts", ".command"))
+        # A task's table and a study's convergence points; what a plugin makes of studies, and its commands.
+        and not module.endswith((".report", ".rcp", ".networks", ".charts", ".findings", ".command"))
     } | {"mlbench.launch.worker_process", "mlbench.record.build_record"}
     imported = begin.union(*(graph.find_upstream_modules(module) for module in begin))
     left_out = {f"mlbench.{name.removesuffix('.py')}" for name in provenance.PRESENTATION}
+    assert all((ROOT / "mlbench" / name).exists() for name in provenance.PRESENTATION)
     assert left_out <= graph.modules, "every name is one of a module"
     assert not {
         module
         for module in imported
-        if ".".join(module.split(".")[:2]) in left_out and not module.startswith(wings)
+        if ".".join(module.split(".")[:2]) in left_out and not module.startswith(decisive)
     }
     assert not {pattern.split("/")[0] for pattern in MEASURING} & set(provenance.PRESENTATION)

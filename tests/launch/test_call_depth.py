@@ -20,7 +20,9 @@ from mlbench.tasks.logreg.model import Linear
 from mlbench.training.worker import Worker
 
 PACKAGE = Path(mlbench.__file__).parent
-MOST_FRAMES, MOST_FILES = 9, 6  # 15 in 7 on 2026-11-23; the sixth file is the seam of a second framework
+# 15 in 7 on 2026-11-23; the seventh file is what the command and `mlbench.run` share, the sixth the seam of
+# a second framework.
+MOST_FRAMES, MOST_FILES = 10, 7
 
 
 class Reached(BaseException):

@@ -6,6 +6,7 @@ import pytest
 from ray.exceptions import ActorDiedError, OutOfMemoryError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError, WorkerHealthCheckFailedError
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
+from syrupy.assertion import SnapshotAssertion
 
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
@@ -30,28 +31,25 @@ def died() -> Exception:
 
 
 @pytest.mark.parametrize(
-    ("failures", "sentence"),
+    "failures",
     [
-        ({1: died(), 0: RuntimeError("Connection closed by peer")}, "rank 1 died: killed, or crashed"),
-        ({0: died(), 1: died()}, "rank 0, 1 died: killed, or crashed"),
-        ({0: RuntimeError("gloo"), 1: WorkersFailed("stuck: rank 2")}, "stuck: rank 2"),
-        ({2: WorkersFailed("rank 0 is gone"), 0: WorkersFailed("rank 1 is gone")}, "rank 1 is gone"),
-        ({0: ValueError("one\ntwo"), 1: KeyError()}, "rank 0: ValueError: two; rank 1: KeyError"),
-        (
-            {
-                0: RuntimeError("closed"),
-                1: OutOfMemoryError("killed due to the node running low on memory"),
-            },
-            "rank 1 ran out of memory: use fewer workers or a smaller batch",
-        ),
-        ({0: WorkerHealthCheckFailedError("x", RuntimeError(MONITOR))}, "rank 0 ran out of memory"),
-        ({0: WorkerHealthCheckFailedError("x", RuntimeError(GUESS))}, "rank 0 died: killed, or crashed"),
-        ({0: RuntimeError("CUDA out of memory. Tried to allocate")}, "rank 0 ran out of memory"),
+        {1: died(), 0: RuntimeError("Connection closed by peer")},
+        {0: died(), 1: died()},
+        {0: RuntimeError("gloo"), 1: WorkersFailed("stuck: rank 2")},
+        {2: WorkersFailed("rank 0 is gone"), 0: WorkersFailed("rank 1 is gone")},
+        {0: ValueError("one\ntwo"), 1: KeyError()},
+        {
+            0: RuntimeError("closed"),
+            1: OutOfMemoryError("killed due to the node running low on memory"),
+        },
+        {0: WorkerHealthCheckFailedError("x", RuntimeError(MONITOR))},
+        {0: WorkerHealthCheckFailedError("x", RuntimeError(GUESS))},
+        {0: RuntimeError("CUDA out of memory. Tried to allocate")},
     ],
 )
-def test_a_worker_s_end_is_one_sentence(failures: dict[int, Exception], sentence: str) -> None:
+def test_a_worker_s_end_is_one_sentence(failures: dict[int, Exception], snapshot: SnapshotAssertion) -> None:
     cause = root_cause(WorkerGroupError("training failed", failures))
-    assert isinstance(cause, WorkersFailed) and str(cause).startswith(sentence)
+    assert isinstance(cause, WorkersFailed) and str(cause) == snapshot
     assert "\n" not in str(cause)
 
 
@@ -62,20 +60,17 @@ def test_a_user_s_mistake_comes_before_what_follows_from_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "sentence"),
+    "error",
     [
-        (
-            ControllerError(RuntimeError("rank 1 did not import torch within 5 s")),
-            "rank 1 did not import torch",
-        ),
-        (ControllerError(WorkerGroupStartupTimeoutError(num_workers=2)), "the cluster had no room"),
-        (ActorDiedError(), "the process that controls the workers has died"),
-        (RuntimeError(), "RuntimeError"),
+        ControllerError(RuntimeError("rank 1 did not import torch within 5 s")),
+        ControllerError(WorkerGroupStartupTimeoutError(num_workers=2)),
+        ActorDiedError(),
+        RuntimeError(),
     ],
 )
-def test_an_error_outside_the_workers_is_one_sentence(error: Exception, sentence: str) -> None:
+def test_an_error_outside_the_workers_is_one_sentence(error: Exception, snapshot: SnapshotAssertion) -> None:
     cause = root_cause(error)
-    assert isinstance(cause, WorkersFailed) and str(cause).startswith(sentence) and "\n" not in str(cause)
+    assert isinstance(cause, WorkersFailed) and str(cause) == snapshot and "\n" not in str(cause)
 
 
 @pytest.mark.parametrize(

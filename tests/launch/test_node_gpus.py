@@ -1,11 +1,13 @@
 """Every GPU of a node is calibrated and counted, by the workers that have them."""
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from stand_in_gpu import CUDA, Gpu
+from syrupy.assertion import SnapshotAssertion
 
 from mlbench import clock
 from mlbench.clusters import calibrate
@@ -20,7 +22,9 @@ OTHERS = [
 ]
 
 
-def test_a_node_s_first_worker_learns_of_all_gpus_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_s_first_worker_learns_of_all_gpus_of_its_node(
+    monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
     properties = SimpleNamespace(uuid="a")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     measured: list[Any] = []
@@ -37,10 +41,12 @@ def test_a_node_s_first_worker_learns_of_all_gpus_of_its_node(monkeypatch: pytes
     assert measured == [["cuda"], "memory is given back"]
     node = worker_process.with_gpus(Node(hostname="here", usable_cpus=2), [rates for _, rates in gpus])
     assert node.calibration == {"cuda_gemm_flops_per_s": 1.0} and len(node.gpu_calibration) == 2
-    assert node.warnings and node.warnings[0].startswith("here: GPU 0 of 2 is 33 % slower")
+    assert node.warnings == snapshot
 
 
-def test_a_gpu_that_cannot_be_calibrated_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_cannot_be_calibrated_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="a"))
 
     def out_of_memory(threads: int, **_: Any) -> dict[str, float]:
@@ -51,22 +57,10 @@ def test_a_gpu_that_cannot_be_calibrated_is_a_warning(monkeypatch: pytest.Monkey
     rates = [each for _, each in worker_process.node_gpus(worker, CUDA, node_rank=0)]
     assert rates[0] == {}
     node = worker_process.with_gpus(Node(hostname="here", usable_cpus=2), rates)
-    assert node.warnings == ["a GPU of here could not be calibrated"] and node.gpu_calibration == []
+    assert node.warnings == snapshot and node.gpu_calibration == []
 
 
-def test_a_node_of_whose_gpus_none_could_be_calibrated_says_so_unless_nobody_wanted_it() -> None:
-    node = Node(hostname="here", usable_cpus=2)
-    assert worker_process.with_gpus(node, [{}]).warnings == []
-    measured = node.model_copy(update={"calibration": {"cpu_copy_bytes_per_s": 1.0}})
-    assert worker_process.with_gpus(measured, [{}]).warnings == ["a GPU of here could not be calibrated"]
-
-
-def test_workers_on_cpus_have_no_gpus() -> None:
-    gpu = worker_process.rank_gpu(compose(["task=logreg"]), worker_process.RankContext(1, 2, 1, 2, 0))
-    assert gpu is None and worker_process.node_gpus(Worker(), gpu, node_rank=0) == []
-
-
-@pytest.mark.wing("jax")
+@pytest.mark.plugin("jax")
 def test_a_gpu_on_which_another_framework_trains_is_calibrated_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -83,6 +77,23 @@ def test_a_gpu_on_which_another_framework_trains_is_calibrated_and_counted(
     spec = worker_process.WorkerSpec(experiment, 1, threads, ("127.0.0.1", 9), "", "", None, clock.epoch())
     worker = worker_process.build_worker(spec)
     assert current == [torch.device("cuda", 1)] and worker.device.type == "cpu", "torch only measures there"
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu"),
+    [
+        (["backend=gloo"], None),
+        (["backend=nccl"], torch.device("cuda", 3)),
+        (["backend=nccl", "launcher=torchrun"], torch.device("cuda", 1)),
+    ],
+)
+def test_ray_knows_which_gpu_is_its_worker_s_and_torchrun_counts_them(
+    words: list[str], gpu: torch.device | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray may reserve any GPU of a node for a worker, by its CUDA_VISIBLE_DEVICES."""
+    ray_torch = SimpleNamespace(get_device=lambda: torch.device("cuda", 3))
+    monkeypatch.setitem(sys.modules, "ray.train.torch", ray_torch)  # whose import takes seconds
+    assert worker_process.rank_gpu(compose(words), worker_process.RankContext(0, 1, 1, 2, 0)) == gpu
 
 
 def test_a_gpu_s_peak_counts_from_the_start_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:

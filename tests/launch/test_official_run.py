@@ -2,12 +2,11 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
+import installed
 import numpy as np
 import pytest
 from commands import PATIENCE_S
@@ -48,9 +47,9 @@ def python(copy: Path, *arguments: str, **environment: str) -> subprocess.Comple
     )  # fmt: skip
 
 
-def run(copy: Path, data: Path, output: Path, **environment: str) -> tuple[Record | None, str]:
+def run(copy: Path, data: Path, output: Path, *more: str, **environment: str) -> tuple[Record | None, str]:
     overrides = ("task=logreg", "scale=official", "workers=1", f"data_root={data}", f"output_root={output}")
-    done = python(copy, "-m", "mlbench.run", *overrides, **environment)
+    done = python(copy, "-m", "mlbench.run", *overrides, *more, **environment)
     shown = done.stdout + done.stderr
     paths = sorted(output.glob("*/record.json"))
     return (reader.load(paths[-1]) if paths else None), shown
@@ -62,18 +61,13 @@ def reasons(record: Record | None) -> list[str]:
 
 
 @pytest.fixture
-def release(tmp_path: Path) -> Iterator[Path]:
-    """Yield a release on whose Ray its runs train; it is complete once it is frozen."""
+def release(tmp_path: Path) -> Path:
+    """Return a release, which is complete once it is frozen."""
     copy = tmp_path / "release"
-    for folder in ("mlbench", "conf"):
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    installed.sources(copy)
     version = copy / "mlbench" / "__init__.py"
     version.write_text(re.sub(r"\.dev\d+", "", version.read_text()))  # also between two releases
-    started = python(copy, "-m", "mlbench.cluster", "start")
-    assert started.returncode == 0, started.stderr
-    yield copy
-    stopped = python(copy, "-m", "mlbench.cluster", "stop")
-    assert stopped.returncode == 0, stopped.stderr
+    return copy
 
 
 def test_an_untampered_run_is_official_and_its_forgeries_are_not(
@@ -93,14 +87,13 @@ def test_an_untampered_run_is_official_and_its_forgeries_are_not(
     published(other, rows=512)
     task = copy / "conf/task/logreg.yaml"
     task.write_text(task.read_text().replace("official: 89", "official: 60"))
-    record, shown = run(
-        copy, other, with_store(tmp_path / "runs-other", empty_store), ONEDNN_DEFAULT_FPMATH_MODE="BF16"
-    )
+    output = with_store(tmp_path / "runs-other", empty_store)
+    record, shown = run(copy, other, output, "launcher=torchrun", ONEDNN_DEFAULT_FPMATH_MODE="BF16")
     text = " ".join(reasons(record))
     assert "official yes" not in shown
-    assert "the rows of the data set" in text and "the prepared files of the data set" in text
-    assert "the recipe or a goal of logreg" in text and "the sources are not those" in text
-    assert "ONEDNN_DEFAULT_FPMATH_MODE=BF16 lowers the precision" in text
+    assert "the rows of" in text and "prepared files of" in text
+    assert "goal of logreg" in text and "sources are not" in text
+    assert "ONEDNN_DEFAULT_FPMATH_MODE=BF16" in text
     path = folder / "train.arrow"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -108,4 +101,4 @@ def test_an_untampered_run_is_official_and_its_forgeries_are_not(
     path.write_bytes(content)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     record, shown = run(copy, data, tmp_path / "runs-edited")
-    assert record is None and "is not what was prepared" in " ".join(shown.split())
+    assert record is None and "changed after it" in " ".join(shown.split())

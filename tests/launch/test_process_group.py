@@ -90,7 +90,7 @@ def test_the_interface_is_the_one_that_reaches_the_head(environment: pytest.Monk
 def test_a_head_with_an_address_of_ipv6_is_reached_by_one(environment: pytest.MonkeyPatch) -> None:
     assert process_group.choose_interface(IPV6) == IPV6
     assert process_group.choose_interface(IPV6, loopback_interface()) == IPV6
-    with pytest.raises(UserError, match="no network interface 'eth99' with an IPv6 address"):
+    with pytest.raises(UserError, match="'eth99' .* IPv6"):
         process_group.choose_interface(IPV6, "eth99")
 
 
@@ -99,7 +99,7 @@ def test_a_name_that_is_wanted_or_in_the_environment_comes_first(environment: py
     assert process_group.choose_interface("192.0.2.1", name) == LOOPBACK
     environment.setenv("GLOO_SOCKET_IFNAME", name)
     assert process_group.choose_interface("192.0.2.1") == LOOPBACK
-    with pytest.raises(UserError, match=rf"{socket.gethostname()} has no network interface 'eth99'.*{name}"):
+    with pytest.raises(UserError, match=rf"{socket.gethostname()} has .*'eth99'.*{name}"):
         process_group.choose_interface(LOOPBACK, "eth99")
 
 

@@ -1,11 +1,9 @@
 """The command of the README end to end: Ray, real workers, the log, MLflow, the card."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import screenshots
@@ -17,21 +15,6 @@ from zips import with_store
 from mlbench.record.reader import load
 
 pytestmark = pytest.mark.slow
-
-
-def command(
-    *arguments: str, environment: dict[str, str] | None = None, stdout: Any = subprocess.PIPE
-) -> subprocess.CompletedProcess[str]:
-    """Run `python -m mlbench.run` to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "mlbench.run", *arguments],
-        cwd=ROOT,
-        env=environment or os.environ,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=PATIENCE_S,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +55,11 @@ def test_the_default_run_reaches_its_goal_and_says_everything(first: tuple[Runs,
     assert str(record.software.packages["torch"]).startswith("2.")
     assert record.cost is None and not record.eligible
     text = " ".join(output.split())
-    for part in (
-        "GOAL REACHED",
-        "s to the goal",
-        "transfer",
-        "seed=1",
-    ):
-        assert part in text
+    assert all(part in text for part in ("GOAL REACHED", "s to the goal", "transfer", "seed=1"))
     assert "Traceback" not in output
 
 
+@pytest.mark.main_job
 def test_the_run_is_in_mlflow_with_its_artifacts(first: tuple[Runs, str]) -> None:
     from mlflow import MlflowClient
     from mlflow.artifacts import list_artifacts
@@ -100,64 +78,6 @@ def test_the_run_is_in_mlflow_with_its_artifacts(first: tuple[Runs, str]) -> Non
     assert {"config.yaml", "record.json", "events.jsonl", "result.txt"} <= names
 
 
-def test_the_same_seed_is_not_measured_again_and_a_full_output_is_a_failure(
-    first: tuple[Runs, str], kept_ray: dict[str, str], data_root: Path
-) -> None:
-    run, _ = first
-    before = len(list(run.output.glob("*/record.json")))
-    again = Run(kept_ray, run.output, data_root, "seed=1")
-    code, output = again.finish()
-    answer = f"already measured at {run.record().started_at} with seed=1"
-    assert code == 0 and answer in " ".join(output.split())
-    assert len(list(run.output.glob("*/record.json"))) == before
-    overrides = (f"output_root={run.output}", f"data_root={data_root}", "seed=1")
-    with open("/dev/full", "w") as full:
-        done = command(*overrides, environment=kept_ray, stdout=full)
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-
-
-@pytest.fixture(scope="module")
-def inside(kept_ray: dict[str, str]) -> dict[str, str]:
-    """The environment of a process on a node of a Ray cluster."""
-    address = subprocess.run(
-        [sys.executable, "-m", "mlbench.cluster", "status"],
-        cwd=ROOT, env=kept_ray, capture_output=True, text=True, check=True,
-    ).stdout.split()[-1]  # fmt: skip
-    return {**kept_ray, "RAY_ADDRESS": address}
-
-
-def test_a_diverged_run_inside_a_ray_cluster_is_recorded_with_a_full_output_and_no_asserts(
-    inside: dict[str, str], tmp_path: Path, data_root: Path, empty_store: Path
-) -> None:
-    """Only a Ray that is there already shows that a run joins it, and that it stays when the run ends."""
-    overrides = [
-        "task=logreg",
-        "workers=1",
-        "cluster=attached",
-        "division=open",
-        "task.lr=1e38",
-        "task.l2=1.0",
-    ]
-    output = with_store(tmp_path / "runs", empty_store)
-    environment = {**inside, "PYTHONOPTIMIZE": "1"}
-    with open("/dev/full", "w") as full:
-        done = command(
-            *overrides,
-            f"output_root={output}",
-            f"data_root={data_root}",
-            environment=environment,
-            stdout=full,
-        )
-    (path,) = output.glob("*/record.json")
-    record = load(path)
-    assert record.status == "diverged" and record.experiment.cluster.name == "attached"
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert "cannot show the result card" in done.stderr and path.parent.name in done.stderr
-    status = [sys.executable, "-m", "mlbench.cluster", "status"]
-    said = subprocess.run(status, cwd=ROOT, env=inside, capture_output=True, text=True, check=True).stdout
-    assert inside["RAY_ADDRESS"] in said
-
-
 @pytest.mark.gpu
 def test_every_gpu_of_this_machine_trains_over_nccl(tmp_path: Path, data_root: Path) -> None:
     """Only Ray gives each worker a real GPU, over which NCCL then reaches the others."""
@@ -173,51 +93,18 @@ def test_every_gpu_of_this_machine_trains_over_nccl(tmp_path: Path, data_root: P
     assert all(record.phases[phase].mean > 0 for phase in ("forward", "backward", "optimizer"))
 
 
-def test_a_cluster_that_is_too_small_refuses_and_says_what_fits(
-    inside: dict[str, str], tmp_path: Path, data_root: Path
+def test_a_diverged_run_is_recorded_with_a_full_output_and_no_asserts(
+    tmp_path: Path, data_root: Path, empty_store: Path
 ) -> None:
-    """Only a Ray that is there tells how many CPUs its nodes have."""
-    done = command(
-        "cluster=attached", "workers=64", "task=logreg", f"output_root={tmp_path}", f"data_root={data_root}",
-        environment=inside,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "workers=64 needs 64 CPUs" in done.stderr and "say workers=" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_an_address_at_which_no_ray_answers_is_told_and_not_waited_for(
-    kept_ray: dict[str, str], tmp_path: Path, data_root: Path
-) -> None:
-    """Ray waited for minutes, also for its own last cluster here, whose address it keeps after its end."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))  # taken, and nobody listens
-        environment = {**kept_ray, "RAY_ADDRESS": f"127.0.0.1:{free.getsockname()[1]}"}
-        overrides = ("cluster=attached", f"output_root={tmp_path}", f"data_root={data_root}")
-        done = command(*overrides, environment=environment)
-    assert done.returncode == 2
-    assert "cluster=attached found no Ray at" in done.stderr and "cluster.address=HOST:PORT" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        (("wrokers=3",), "did you mean workers?"),
-        (("scale=official",), "python -m mlbench.data prepare task=resnet20 scale=official"),
-        (("output_root=/dev/null/x",), "/dev/null/x"),
-    ],
-)
-def test_mistakes_end_with_one_sentence_before_ray_starts(
-    overrides: tuple[str, ...], sentence: str, tmp_path: Path
-) -> None:
-    done = command(*overrides, f"data_root={tmp_path}")
-    assert done.returncode == 2
-    assert sentence in done.stderr and "Traceback" not in done.stderr and "Ray" not in done.stdout
-
-
-def test_help_teaches() -> None:
-    done = command("--help")
-    assert done.returncode == 0
-    for word in ("resnet20", "logreg", "gloo", "scale", "division", "closed", "python -m mlbench.run task="):
-        assert word in done.stdout
+    output = with_store(tmp_path / "runs", empty_store)
+    words = [f"output_root={output}", f"data_root={data_root}", "task=logreg", "workers=1"]
+    words += ["launcher=torchrun", "division=open", "task.lr=1e38", "task.l2=1.0"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "mlbench.run", *words], cwd=ROOT, stdout=full, stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONOPTIMIZE": "1"}, text=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+    (path,) = output.glob("*/record.json")
+    assert load(path).status == "diverged"
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "cannot show the" in done.stderr and path.parent.name in done.stderr

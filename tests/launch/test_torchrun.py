@@ -17,6 +17,7 @@ import pytest
 import torch
 from commands import PATIENCE_S
 from conftest import ROOT
+from syrupy.assertion import SnapshotAssertion
 from torch.distributed.launcher import api
 
 from mlbench import clock
@@ -32,45 +33,20 @@ from mlbench.record.record import Gpu
 from mlbench.studies import preview
 
 
-@pytest.fixture
-def without_ray(tmp_path: Path) -> dict[str, str]:
-    """Return an environment in which Ray cannot be imported."""
-    (tmp_path / "shadow" / "ray").mkdir(parents=True)
-    (tmp_path / "shadow" / "ray" / "__init__.py").write_text("raise ImportError('there is no Ray')\n")
-    path = os.pathsep.join(filter(None, (str(tmp_path / "shadow"), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path}
-
-
-def command(folder: Path, data_root: Path, *overrides: str) -> list[str]:
-    places = [f"output_root={folder}", f"data_root={data_root}", "cluster.exclusive=false"]
-    run = [sys.executable, "-m", "mlbench.run", "task=logreg", "workers=2", "launcher=torchrun"]
-    return [*run, "seed=1", *places, *overrides]
-
-
-@pytest.mark.slow
-def test_two_workers_train_to_the_goal_without_ray(
-    tmp_path: Path, data_root: Path, without_ray: dict[str, str]
-) -> None:
-    line = command(tmp_path / "runs", data_root)
-    done = subprocess.run(line, cwd=ROOT, env=without_ray, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (path,) = tmp_path.glob("runs/*/record.json")
-    record = load(path)
-    assert (record.status, record.workers, record.contradictions) == ("goal_reached", 2, [])
-    assert record.experiment.launcher == "torchrun" and "gloo, torchrun, local" in " ".join(
-        done.stdout.split()
-    )
-    assert record.startup_time is not None and None not in dict(record.startup).values()
-    assert record.phases["transfer"].mean > 0 and len(record.nodes) == 1
-    assert sorted(entry.name for entry in path.parent.iterdir() if entry.suffix == ".log") == []
-
-
 @pytest.mark.slow
 def test_a_killed_worker_ends_the_run_with_its_rank_and_leaves_no_process(
-    tmp_path: Path, data_root: Path, without_ray: dict[str, str]
+    tmp_path: Path, data_root: Path
 ) -> None:
-    line = command(tmp_path / "runs", data_root, "goal=none", "task.epochs=100000", "division=open")
-    run = subprocess.Popen(line, cwd=ROOT, env=without_ray, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    shadow = tmp_path / "shadow"
+    (shadow / "ray").mkdir(parents=True)
+    (shadow / "ray" / "__init__.py").write_text("raise ImportError('there is no Ray')\n")
+    words = ["task=logreg", "workers=2", "launcher=torchrun", "seed=1", f"output_root={tmp_path / 'runs'}"]
+    words += [f"data_root={data_root}", "cluster.exclusive=false", "goal=none", "task.epochs=100000"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "mlbench.run", *words, "division=open"], cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(shadow), os.environ.get("PYTHONPATH", "")])},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
     followed: list[dict[str, object]] = []
     while not any(event["key"] == "validation" for event in followed):
         assert run.poll() is None, run.communicate()[0]
@@ -83,7 +59,8 @@ def test_a_killed_worker_ends_the_run_with_its_rank_and_leaves_no_process(
     output, _ = run.communicate(timeout=PATIENCE_S)
     (path,) = tmp_path.glob("runs/*/record.json")
     assert (run.returncode, load(path).status) == (1, "failed"), output
-    assert load(path).error == f"rank 1 died: killed, or crashed; log of rank 1: {path.parent / 'rank_1.log'}"
+    error = load(path).error or ""
+    assert error.startswith("rank 1 died") and error.endswith(f"{path.parent / 'rank_1.log'}")
     assert not [
         process for process in started if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     ]
@@ -97,7 +74,7 @@ def test_a_killed_worker_ends_the_run_with_its_rank_and_leaves_no_process(
         pytest.param(
             ["network=1gbit_1ms"],
             "launcher=torchrun starts no emulated hosts",
-            marks=pytest.mark.wing("emulation"),
+            marks=pytest.mark.plugin("emulation"),
         ),
     ],
 )
@@ -108,29 +85,10 @@ def test_what_a_launcher_cannot_start_is_refused(overrides: list[str], sentence:
 
 
 def test_a_command_of_ones_own_is_neither_ray_s_nor_torchrun_s() -> None:
-    with pytest.raises(UserError, match="python -m mlbench.measure -- COMMAND"):
+    with pytest.raises(UserError, match="mlbench measure -- COMMAND"):
         execute.execute(compose(["task=script", "launcher=command"]))
-    with pytest.raises(UserError, match="python -m mlbench.measure -- COMMAND"):
+    with pytest.raises(UserError, match="mlbench measure -- COMMAND"):
         preview.run(compose(["task=logreg", "launcher=command"]), [])
-
-
-def test_what_the_ranks_left_becomes_one_sentence(tmp_path: Path) -> None:
-    scratch, folder = tmp_path / "scratch", tmp_path / "run"
-    scratch.mkdir()
-    folder.mkdir()
-    lost = torchrun._failure(scratch, folder, "exit code 1: no torch")
-    assert str(lost) == "torch's elastic agent ended with exit code 1: no torch"
-    error = RuntimeError("Connection closed by peer")
-    (scratch / "rank_0.pickle").write_bytes(pickle.dumps(error))
-    (scratch / torchrun.DIED).write_text(json.dumps([1]))
-    (scratch / "rank_1.log").write_text("Segmentation fault")
-    failure = torchrun._failure(scratch, folder, "")
-    assert isinstance(failure, WorkersFailed)
-    assert str(failure) == f"rank 1 died: killed, or crashed; log of rank 1: {folder / 'rank_1.log'}"
-    assert (folder / "rank_1.log").read_text() == "Segmentation fault"
-    mistake = UserError("the nodes hold different data sets", hint="prepare the same one")
-    (scratch / "rank_0.pickle").write_bytes(pickle.dumps(mistake))
-    assert str(torchrun._failure(scratch, folder, "")) == str(mistake)
 
 
 class KeywordError(Exception):
@@ -140,10 +98,27 @@ class KeywordError(Exception):
         super().__init__(f"{text}: {hint}")
 
 
-def test_an_error_that_pickle_cannot_read_again_is_told_by_its_text(tmp_path: Path) -> None:
+def test_what_the_ranks_left_becomes_one_sentence(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    scratch, folder = tmp_path / "scratch", tmp_path / "run"
+    scratch.mkdir()
+    folder.mkdir()
+    lost = torchrun._failure(scratch, folder, "exit code 1: no torch")
+    assert str(lost) == snapshot
+    error = RuntimeError("Connection closed by peer")
+    (scratch / "rank_0.pickle").write_bytes(pickle.dumps(error))
+    (scratch / torchrun.DIED).write_text(json.dumps([1]))
+    (scratch / "rank_1.log").write_text("Segmentation fault")
+    failure = torchrun._failure(scratch, folder, "")
+    assert isinstance(failure, WorkersFailed)
+    assert str(failure) == snapshot
+    assert (folder / "rank_1.log").read_text() == "Segmentation fault"
+    mistake = UserError("the nodes hold different data sets", hint="prepare the same one")
+    (scratch / "rank_0.pickle").write_bytes(pickle.dumps(mistake))
+    assert str(torchrun._failure(scratch, folder, "")) == str(mistake)
     error = KeywordError("no rows", hint="prepare them")
-    (tmp_path / "rank_0.pickle").write_bytes(torchrun._pickled(error))
-    assert "KeywordError: no rows: prepare them" in str(torchrun._failure(tmp_path, tmp_path, ""))
+    (scratch / "rank_0.pickle").write_bytes(torchrun._pickled(error))
+    (scratch / torchrun.DIED).unlink()
+    assert "KeywordError: no rows: prepare them" in str(torchrun._failure(scratch, folder, ""))
 
 
 def test_workers_get_this_machine_s_cpus() -> None:
@@ -183,7 +158,7 @@ def test_workers_get_no_gpu_that_is_hidden(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    with pytest.raises(UserError, match=f"needs 5 GPUs, the cluster has room for {room} "):
+    with pytest.raises(UserError, match=f"5 GPUs, .* {room} "):
         torchrun.connection(compose(["launcher=torchrun", "backend=nccl", "workers=5"]))
 
 
@@ -193,7 +168,7 @@ def test_a_driver_that_does_not_start_stops_runs_on_gpus_alone(monkeypatch: pyte
     assert torchrun.connection(compose(["launcher=torchrun"])).threads
     for launcher in ("torchrun", "ray"):
         experiment = compose([f"launcher={launcher}", "backend=nccl"])
-        with pytest.raises(UserError, match="GPUs does not start: Driver Not Loaded"):
+        with pytest.raises(UserError, match="Driver Not Loaded"):
             placement.require_room(experiment)
     with pytest.raises(UserError, match="Driver Not Loaded"):
         torchrun.connection(compose(["launcher=torchrun", "backend=nccl"]))

@@ -193,10 +193,10 @@ EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
         lambda log: of(log, "run_result")["value"]["result"].update(data_rows={"train": 1040, "test": 2}),
         "its epochs do not follow from its steps and the rows of its data",
     ),
-    "an epoch beyond the last": (value("validation", -1, epoch=500.0), "stands at epoch 500"),
-    "fewer steps": (value("validation", -1, step=3), "follows 2 steps, which do not lead there"),
+    "an epoch beyond the last": (value("validation", -1, epoch=500.0), "is at epoch 500"),
+    "fewer steps": (value("validation", -1, step=3), "follows 2 steps, which contradicts its position"),
     "no phases": (no_phases, "add up to 0 s"),
-    "samples x 1000": (samples, "and its configuration says 256"),
+    "samples x 1000": (samples, "its configuration gives 256"),
     "samples of a rank": (rank(1, samples=9), "its steps take"),
     "steps of a rank": (rank(1, steps=9), "other numbers of steps on other ranks"),
     "phases of a rank": (rank(1, phases={**phase_times(1.0)["phases"], "wait": 0.0}), "the phases of rank 1"),
@@ -213,7 +213,7 @@ EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
     "a goal that was reached without": (
         value("validation", -1, metrics={"top1_accuracy": 79.9}), "and the goal contradict each other",
     ),
-    "a validation is left out": (without_the_first, "which do not lead there"),
+    "a validation is left out": (without_the_first, "which contradicts its position"),
     "validations in another order": (swapped, "ends before the one before it"),
     "the wall clock": (value("validation", -1, wall=150.0), "is not the start's plus what elapsed"),
     "the first access to data": (
@@ -237,7 +237,7 @@ EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
     "the driver's host": (
         value("run_result", hostname="m"), "cluster=local is one machine, and it names m, n",
     ),
-    "the workers' result": (other_result, "stands in it twice, and differs"),
+    "the workers' result": (other_result, "is repeated and differs"),
     "14 of 2 CPUs": (node(interference=BUSY), "cannot have used 14 of the 2 CPUs of n"),
     "a million CPUs": (
         node(logical_cpus=2, interference={**BUSY, "cpus": 1e6}), "the run cannot have used 1e+06 of the 2",
@@ -254,7 +254,7 @@ EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
     ),
     "the key": (lambda log: begun(log, packages={"torch": "2.13.0"}), "its key k is not that of its config"),
     "an edited profile": (
-        lambda log: log[0]["value"]["experiment"]["hardware"].update(cpus=1), "hardware.cpus is not the ref",
+        lambda log: log[0]["value"]["experiment"]["hardware"].update(cpus=1), "hardware.cpus differs from",
     ),
     "the configuration's seed": (
         lambda log: log[0]["value"]["experiment"].update(seed=99), "has the seed 99, and the run 1",
@@ -284,7 +284,7 @@ EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
     "inductor's settings": (node(environment={"TORCHINDUCTOR_X": "1"}), "TORCHINDUCTOR_X changes"),
     "Ray's hook": (node(environment={"RAY_RUNTIME_ENV_HOOK": "m.f"}), "RAY_RUNTIME_ENV_HOOK puts"),
     "sitecustomize": (node(startup_code={"site-packages/sitecustomize.py": "0"}), "sitecustomize.py runs"),
-    "a Hydra plug-in": (lambda log: begun(log, startup_code={"hydra_plugins/x.py": "0"}), "x.py runs before"),
+    "a Hydra plugin": (lambda log: begun(log, startup_code={"hydra_plugins/x.py": "0"}), "x.py runs before"),
     "flags": (node(startup_code={"sys.flags.optimize": "2"}), "sys.flags.optimize runs"),
 }  # fmt: skip
 # What no relation tells once the whole log has a new checksum; its edit has "" for a reason.

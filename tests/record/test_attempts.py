@@ -22,7 +22,7 @@ def test_a_seed_that_was_run_five_times_is_one_run() -> None:
     assert [run.run_id for run in attempts.results(five)] == ["2"]
     (point,) = points([*five, reached("other", 99.0, seed=8)])
     assert point.n == 2 and sorted(point.times) == [12.0, 99.0]
-    assert attempts.beside(five) == "5 attempts: 4 repeated"
+    assert attempts.excluded_summary(five) == "5 attempts: 4 repeated"
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_a_failed_attempt_makes_the_seed_failed_and_an_interrupted_one_does_not(
     assert attempts.results([good, failed, stopped]) == [failed]
     assert attempts.results([stopped, good]) == [good]
     assert attempts.results([stopped]) == []
-    assert attempts.beside([good, failed, stopped]) == "3 attempts: 1 failed, 1 interrupted"
-    assert attempts.beside([good]) == ""
+    assert attempts.excluded_summary([good, failed, stopped]) == "3 attempts: 1 failed, 1 interrupted"
+    assert attempts.excluded_summary([good]) == ""
 
 
 def test_comparison_and_speed_up_count_alike() -> None:
@@ -52,10 +52,3 @@ def test_comparison_and_speed_up_count_alike() -> None:
     (pair,) = compare.compare(a, b).pairs
     (point,) = points(a)
     assert [run.run_id for run in pair.a.records] == [run.run_id for run in point.records] == ["1", "3"]
-
-
-def test_published_results_have_no_seeds() -> None:
-    published = [
-        run.model_copy(update={"source": "mlbench-published"}) for run in (reached("1", 5), reached("2", 6))
-    ]
-    assert len(attempts.results(published)) == 2

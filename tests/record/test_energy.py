@@ -2,21 +2,17 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import commands
 import driven
 import pytest
-from records import record
 
 from mlbench.analysis.points import points
 from mlbench.clusters.energy_counters import EnergyMeter
 from mlbench.clusters.monitor import NodeMonitor
 from mlbench.config.compose import compose
 from mlbench.record.energy import energy
-from mlbench.report.quantities import QUANTITIES
-from mlbench.terminal import full_card
-from mlbench.tracking import mapping
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
@@ -193,25 +189,3 @@ def test_the_loop_counts_from_the_first_touch_of_data_to_the_last_validation() -
         samples=len,
     )
     assert train(setup, worker).energy_j == {"cpu_packages": 7.0 + 2 * 20.0 + 2 * 300.0}
-
-
-def test_it_stands_beside_time_and_cost_in_record_card_mlflow_and_report(tmp_path: Path) -> None:
-    run = driven.Run(tmp_path)
-    run.validate(99.0)
-    nodes = [{"hostname": name, "usable_cpus": 2, "energy_j": {"cpu_packages": 1500.0}} for name in "ab"]
-    result = run.end("goal_reached", nodes=nodes)
-    assert result.energy is not None and result.energy.goal_joules == 3000.0
-    line = dict(full_card.rows(result))["energy"]
-    assert line.startswith("3 kJ to the last validation: CPU packages 3 kJ, 3 kJ to the goal, ")
-    assert "a sample" in line
-    metrics = {metric.name: metric.value for metric in mapping.end_metrics(result, ended=0.0)}
-    assert metrics["energy/goal_joules"] == 3000.0 == metrics["energy/cpu_packages_joules"]
-    assert metrics["energy/joules_per_sample"] == pytest.approx(3000 / result.samples)
-    (point,) = points([result])
-    assert point.joules is not None and point.joules.value == 3000.0
-    (shown,) = (quantity for quantity in QUANTITIES if quantity.heading == "energy to the goal")
-    assert shown.value(cast(Any, SimpleNamespace(point=point))) is point.joules and shown.unit == "J"
-    without = record()
-    assert without.energy is None and "energy" not in dict(full_card.rows(without))
-    names = {metric.name for metric in mapping.end_metrics(without, ended=0.0)}
-    assert not any(name.startswith("energy/") for name in names)

@@ -6,18 +6,20 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import forgeries
+import installed
 import pyarrow as pa
 import pytest
 from conftest import ROOT
 from driven import sealed
-from forgeries import EDITS, FOLDERS, OFFICIAL, folder_of, of, record_fields, said_of
+from forgeries import OFFICIAL, folder_of, of, record_fields, said_of
 from ranks import run_ranks
 from records import record, save
+from syrupy.assertion import SnapshotAssertion
 from test_build_record import FROZEN, log
 from test_official import cards, prepared
 
@@ -60,18 +62,7 @@ def test_a_later_version_judges_the_official_results_of_a_release(
     monkeypatch.setattr(mlbench, "__version__", "0.3.0.dev0")
     assert load(folder / "record.json").eligible
     record_fields(train_time=0.001)(folder)
-    assert "train_time" in said_of(folder)[0] and "check it with mlbench 0.2.0" in said_of(folder)[0]
-
-
-@pytest.mark.parametrize("name", FOLDERS)
-def test_a_record_that_its_log_does_not_bear_out_is_not_official(name: str, tmp_path: Path) -> None:
-    overrides, edit, reason = FOLDERS[name]
-    folder = folder_of(tmp_path, "run", *overrides)
-    edit(folder)
-    assert reason in " ".join(said_of(folder))
-    with suppress(UserError):  # such a record is not shown at all
-        shown = " ".join(cards(load(folder / "record.json")).split())
-        assert "eligible yes" not in shown
+    assert "train_time" in said_of(folder)[0] and "mlbench 0.2.0" in said_of(folder)[0]
 
 
 def test_the_script_s_table_has_a_reason_for_every_forgery(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +70,7 @@ def test_the_script_s_table_has_a_reason_for_every_forgery(capsys: pytest.Captur
     assert forgeries.main() == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 100 and "OFFICIAL" not in " ".join(lines)
-    assert lines[-1].endswith("agrees with itself (RULES.md): cpu_model, seed")
+    assert lines[-1].endswith(": cpu_model, seed")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +83,7 @@ def test_a_submission_is_told_after_the_end_of_a_run_that_can_have_one(
     lines = sealed(log(compose.compose([f"cluster={cluster}"])))
     value = {"name": "r", "namespace": "n", "command": "python -m mlbench.run"}
     lines.insert(len(lines) - before, {**lines[-1], "key": "submission", "value": value, "metadata": {}})
-    told = "it tells of a submission that its run cannot have had"
+    told = "its submission event does not fit the run"
     assert (told in build_record(lines).contradictions) is not allowed
 
 
@@ -141,7 +132,7 @@ def test_other_data_of_the_same_origin_has_another_hash(tmp_path: Path) -> None:
     assert of("one", 1.0) == of("same", 1.0) != of("other", 2.0)
 
 
-def test_a_link_to_other_data_is_hashed_like_a_file(tmp_path: Path) -> None:
+def test_a_link_to_other_data_is_hashed_like_a_file(tmp_path: Path, as_stored: Any) -> None:
     folder = prepared(tmp_path)
     verify.content(folder)
     path, other = folder / "train.arrow", tmp_path / "other.arrow"
@@ -150,7 +141,7 @@ def test_a_link_to_other_data_is_hashed_like_a_file(tmp_path: Path) -> None:
     other.write_bytes(content)
     path.unlink()
     path.symlink_to(other)
-    with pytest.raises(UserError, match="is not what was prepared"):
+    with pytest.raises(UserError, check=as_stored):
         verify.content(folder)
 
 
@@ -171,30 +162,10 @@ def test_a_folder_that_is_exchanged_while_the_task_opens_it_shows_at_the_end(tmp
     assert not verify.changed(link, verify.watch(link)), "the next run begins anew"
 
 
-@pytest.mark.parametrize("name", EDITS)
-def test_an_edited_log_is_none_of_an_official_result_s(name: str) -> None:
-    """With the checksum of before it says so, and with one made anew another relation does."""
-    edit, reason = EDITS[name]
-    edited = log(compose.compose([OFFICIAL]))
-    assert build_record(edited).eligible
-    edit(edited)
-    record = build_record(edited)
-    assert not record.eligible
-    assert any(
-        "checksum differs" in contradiction or "lines were added" in contradiction
-        for contradiction in record.contradictions
-    )
-    again = build_record(sealed(edited))
-    assert any(reason in sentence for sentence in again.official_reasons) or not reason, (
-        again.official_reasons
-    )
-    assert again.eligible == (not reason)
-
-
-def test_a_log_without_its_checksum_and_lines_after_it_are_told() -> None:
+def test_a_log_without_its_checksum_and_lines_after_it_are_told(snapshot: SnapshotAssertion) -> None:
     whole = log(compose.compose([OFFICIAL]))
     of(whole, "run_result")["metadata"] = {}
-    assert build_record(whole).official_reasons == ["its event log has no checksum"]
+    assert build_record(whole).official_reasons == snapshot
     whole = log(compose.compose([OFFICIAL]))
     for position in (-1, len(whole)):
         longer = [*whole[:position], of(whole, "validation", -1), *whole[position:]]
@@ -208,8 +179,7 @@ SOURCES = "from mlbench.record import provenance as p; print(p.sources(), p.git(
 
 def test_an_edit_that_git_was_told_to_overlook_changes_the_sources(tmp_path: Path) -> None:
     """The same length, the same times, and `assume-unchanged`."""
-    for name in ("mlbench", "conf"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    installed.sources(tmp_path)
 
     def git(*arguments: str) -> None:
         settings = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
@@ -246,7 +216,7 @@ def test_a_package_cannot_stand_in_front_of_a_task(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(tmp_path)
     point = EntryPoint("logreg", "package_in_front.logreg", "mlbench.tasks")
     monkeypatch.setattr(plugins, "_points", lambda group: (point,) if group == "mlbench.tasks" else ())
-    with pytest.raises(UserError, match="'logreg' is in mlbench.tasks.logreg and in package_in_front.logreg"):
+    with pytest.raises(UserError, match="mlbench.tasks.logreg .* package_in_front.logreg"):
         plugins.load("task", "logreg")
 
 
@@ -261,7 +231,7 @@ def test_a_cheaper_machine_in_a_folder_of_one_s_own_is_a_reason(tmp_path: Path) 
     (tmp_path / "division/closed.yaml").write_text("name: closed\nfree: ['*']\ndeclared: []\nfixed: []\n")
     with pytest.raises(UserError, match="division=closed is both"):
         compose.compose([*overrides, "division=closed"])
-    with pytest.raises(UserError, match="task.batch_size is 4096.*rule R1"):
+    with pytest.raises(UserError, match="task.batch_size is 4096.*R1"):
         compose.compose([*overrides, "task.batch_size=4096"])
 
 
@@ -282,7 +252,7 @@ def of_its_own(worker: Worker, root: Path) -> str:
 def test_nodes_that_hold_different_data_are_told_before_they_train(tmp_path: Path) -> None:
     """Each agrees with its own manifest, and only rank 0's stands in the record."""
     messages = run_ranks(of_its_own, 2, tmp_path)
-    assert all("the nodes hold different data sets" in message for message in messages)
+    assert all("different data sets" in message for message in messages)
 
 
 def test_a_file_that_is_swapped_while_it_is_checked_shows_at_the_end(

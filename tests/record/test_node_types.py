@@ -6,6 +6,7 @@ from mlbench.record.node_types import mixture
 from mlbench.record.record import Gpu, Node
 
 T4, V100 = Gpu(name="Tesla T4"), Gpu(name="Tesla V100")
+V100_AT_150 = Gpu(name="Tesla V100", power_limit_w=150.0)
 ONE = Node(hostname="a", usable_cpus=4, cpu_model="Xeon", gpus=[T4, V100], memory_bytes=2**34)
 
 
@@ -16,6 +17,7 @@ ONE = Node(hostname="a", usable_cpus=4, cpu_model="Xeon", gpus=[T4, V100], memor
         ({"cpu_model": "EPYC"}, "b: 4 CPUs (EPYC)"),
         ({"gpus": [T4, T4]}, "b: 4 CPUs (Xeon), 2 x Tesla T4"),
         ({"gpus": []}, "b: 4 CPUs (Xeon))"),
+        ({"gpus": [T4, V100_AT_150]}, "b: 4 CPUs (Xeon), 1 x Tesla T4, 1 x Tesla V100 at 150 W"),
         ({"gpus": [V100, T4], "memory_bytes": 2**33, "ray_node_id": "b"}, None),
     ],
 )

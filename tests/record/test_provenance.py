@@ -24,7 +24,8 @@ def test_software_has_the_version_of_every_package_that_the_code_imports():
     needed = {min(owners[name], key=len) for name in foreign if name in owners}  # mlflow, not mlflow-tracing
     packages = provenance.software().packages
     assert needed >= {"torch", "psutil", "pydantic"}
-    elsewhere = {"pytest", "kubernetes", "urllib3", "packaging", "safetensors", "transformers", "lightning"}
+    elsewhere = {"pytest", "kubernetes", "urllib3", "pathspec", "packaging"}
+    elsewhere |= {"safetensors", "transformers", "lightning"}
     assert needed - elsewhere <= set(packages)  # what tests, submits, scores or adapts measures nothing
     assert all(packages[name] == version(name) for name in needed - elsewhere)
 
@@ -67,6 +68,20 @@ def test_a_changed_or_untracked_file_makes_the_checkout_dirty(checkout, name):
     (checkout / name).write_text("two")
     result = provenance.git(checkout)
     assert result is not None and result.dirty is True
+
+
+def test_a_script_s_checkout_is_found_below_its_top_and_its_results_leave_it_clean(checkout):
+    below = checkout / "new"
+    below.mkdir()
+    (below / "result").write_text("x")
+    sha = run_git(checkout, "rev-parse", "HEAD")
+    assert provenance.git(below) is None
+    assert provenance.git(below, within=True) == Git(sha=sha, dirty=False)
+    (below / "train.py").write_text("new code of no commit")
+    assert provenance.git(below, within=True) == Git(sha=sha, dirty=True)
+    (below / "train.py").unlink()
+    (checkout / "file").write_text("two")
+    assert provenance.git(below, within=True) == Git(sha=sha, dirty=True)
 
 
 def test_a_hooks_variables_do_not_lead_to_another_repository(checkout, tmp_path_factory, monkeypatch):

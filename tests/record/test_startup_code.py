@@ -113,4 +113,4 @@ def test_a_hydra_plugin_cannot_put_other_hardware_in_front_of_the_shipped(tmp_pa
         [sys.executable, "-c", COMPOSE],
         env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, cwd=ROOT,
     )  # fmt: skip
-    assert "hardware=gcp_n1_t4 does not have the values of" in result.stderr
+    assert "hardware=gcp_n1_t4 does not" in result.stderr

@@ -1,10 +1,12 @@
 """What a command prints, reads and is told, in real processes without torch."""
 
 import os
+import re
 import signal
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -12,7 +14,11 @@ import pytest
 from commands import PATIENCE_S, until
 
 from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
+from mlbench.config.goal import Goal
+from mlbench.launch import command_run
 from mlbench.script import child
+from mlbench.script.printed_metric import PrintedMetric
 
 
 @pytest.mark.parametrize(
@@ -28,29 +34,115 @@ from mlbench.script import child
         ("val_acc", "│  val_acc  │  0.95  │", 0.95),
         ("val_acc", "{'val_acc': np.float64(0.95)}", 0.95),
         ("val_acc", "val_acc: tensor(0.9500, device='cuda:0')", 0.95),
+        ("return", "step=31, return=[21.]", 21.0),
+        ("val_acc", "val_acc: tensor([0.9500])", 0.95),
         ("Acc@1", " * Acc@1 97.2 Acc@5 99", 97.2),
         (r"\d+,[\d.]+,([\d.]+)", "4,0.31,0.875", 0.875),
     ],
 )
 def test_a_metric_is_the_number_after_its_name(metric: str, line: str, value: float) -> None:
+    assert read(metric, None, line) == ([value], [])
+
+
+def read(metric: str, goal: Goal | None, *lines: str, srun: bool = False) -> tuple[list[float], list[str]]:
+    """Return the values of a metric in lines, and the sentences about them."""
     task: Any = compose(["task=script", f"task.metric={metric}"]).task
+    values, doubts = list[float](), list[str]()
+    printed = PrintedMetric(
+        task.pattern, task.metric, goal, on_value=values.append, on_doubt=doubts.append, srun=srun
+    )
+    child.ScriptOutput(printed).take("".join(f"{line}\n" for line in lines).encode())
+    return values, doubts
+
+
+def test_of_several_numbers_in_brackets_none_is_the_metric() -> None:
+    assert read("acc", None, "acc [0.9, 0.8]", "acc [0.9 0.8]", "acc=[ 0.7 ]") == ([0.7], [])
+
+
+@pytest.mark.parametrize(
+    ("goal", "line", "values"),
+    [
+        (0.99, "Accuracy: 1215/10000 (12%)", [0.1215]),
+        (99.0, "Accuracy: 1215/10000 (12%)", [12.15]),
+        (None, "Accuracy: 1215/10000 (12%)", [0.1215]),
+        (0.9, "Accuracy: 12 %", [0.12]),
+        (90.0, "Accuracy: 12.5%", [12.5]),
+        (None, "Accuracy: 12.5%", [12.5]),
+        (0.9, "Accuracy: 0.95 (38/40)", [0.95]),
+        (0.9, "Accuracy: 95.2", []),
+        (90.0, "Accuracy: 1215 of 10000", []),
+        (0.9, "Accuracy: 120 %", []),
+        (0.9, "Accuracy: 12/10", []),
+        (70.0, "Accuracy: 75.10 (70.10)", []),
+        (70.0, "Accuracy: 75.10 ( 70.10)", []),
+        (0.9, "Accuracy: 0.95/0.93", []),
+    ],
+)
+def test_a_number_that_reads_otherwise_reaches_no_goal(
+    goal: float | None, line: str, values: list[float]
+) -> None:
+    target = None if goal is None else Goal("Accuracy", goal, "max")
+    found, doubts = read("Accuracy", target, line)
+    assert found == pytest.approx(values) and len(doubts) == (not values)
+    assert values or repr(line) in doubts[0]
+
+
+def test_the_expressions_of_an_ambiguous_line_take_its_first_and_its_second_number() -> None:
+    line = "Acc@1  75.10 ( 70.10)"
+    values, (doubt,) = read("Acc@1", None, line)
+    assert values == []
+    first, second = re.findall(r"task\.metric='(.*?)'", doubt)
+    assert read(first, None, line)[0] == [75.1] and read(second, None, line)[0] == [70.1]
+
+
+def test_a_smaller_value_that_is_better_is_not_made_smaller() -> None:
+    goal = Goal("error", 0.5, "min")
+    assert read("error", goal, "error 0.8 %")[0] == [0.8]
+    assert read("error", goal, "error 12/100")[0] == [0.12]
+
+
+def test_mixed_scales_are_said_once() -> None:
+    values, (doubt,) = read("val_acc", None, "val_acc 95 %", "val_acc 0.96", "val_acc 97 %")
+    assert values == [95, 0.96, 97] and "per-cent sign" in doubt
+    assert read("val_acc", Goal("val_acc", 0.9, "max"), "val_acc 95 %", "val_acc 0.96") == ([0.95, 0.96], [])
+
+
+@pytest.mark.parametrize(
+    ("line", "srun", "values"),
+    [
+        ("[default0]:acc 0.5", False, [0.5]),
+        ("[default1]:acc 0.5", False, []),
+        ("[trainer12]: acc 0.5", False, []),
+        ("[1,0]<stdout>:acc 0.5", False, [0.5]),
+        ("[1,3]<stdout>:acc 0.5", False, []),
+        ("3: acc 0.5", False, [0.5]),
+        ("3: acc 0.5", True, []),
+        ("[INFO]: acc 0.5", False, [0.5]),
+    ],
+)
+def test_a_line_of_another_rank_reaches_no_goal(line: str, srun: bool, values: list[float]) -> None:
+    assert read("acc", None, line, srun=srun) == (values, [])
+
+
+def test_a_label_of_the_script_s_own_is_none_of_a_rank() -> None:
     values: list[float] = []
-    child.ScriptOutput(task.pattern, values.append).take(f"{line}\n".encode())
-    assert values == [value]
+    printed = PrintedMetric(r"acc ([0-9.]+)", "acc", None, on_value=values.append, world=lambda: 2)
+    for line in ("[default1]: acc 0.1", "[epoch2]: acc 0.5", "[1,2]<stdout>: acc 0.2"):
+        printed.look(line.encode())
+    assert values == [0.5]
 
 
 @pytest.mark.parametrize("line", ["loss: 1,234.5", "loss: 12,5", "loss: 0,95 %", "loss 1.", "loss: 3.5,0.2"])
 def test_a_number_with_a_comma_in_it_is_none(line: str) -> None:
-    task: Any = compose(["task=script", "task.metric=loss"]).task
-    values: list[float] = []
-    child.ScriptOutput(task.pattern, values.append).take(f"{line}\n".encode())
+    values, _ = read("loss", None, line)
     assert values == {"loss 1.": [1.0], "loss: 3.5,0.2": [3.5]}.get(line, [])
 
 
 def test_the_last_line_may_lack_its_end_and_a_bar_has_returns() -> None:
     values: list[float] = []
-    output = child.ScriptOutput("loss=([0-9.]+)", values.append)
-    output.take("10 %|█ | loss=0.5\r20 %|██ | loss=0.4".encode())
+    output = child.ScriptOutput(PrintedMetric("loss=([0-9.]+)", "loss", None, on_value=values.append))
+    for part in ("10 %|█ | lo", "ss=0.5\r20 %|", "██ | loss=0.4"):
+        output.take(part.encode())
     assert values == [0.5]
     output.take(b"", last=True)
     assert values == [0.5, 0.4]
@@ -63,7 +155,7 @@ def run(text: str, output: child.ScriptOutput, *, cwd: Path) -> child.Child:
 
 def test_what_another_rank_prints_into_the_same_output_is_shown_and_not_measured(tmp_path: Path) -> None:
     values: list[float] = []
-    output = child.ScriptOutput("acc ([0-9.]+)", values.append)
+    output = child.ScriptOutput(PrintedMetric("acc ([0-9.]+)", "acc", None, on_value=values.append))
     text = """
 import os, subprocess, sys
 rank_1 = "import sys; print('acc 0.1'); print('acc 0.2', file=sys.stderr)"
@@ -80,11 +172,32 @@ subprocess.run([sys.executable, "-c", "print('acc 0.6')"], env=os.environ | {"RA
 
 def begun(text: str, tmp_path: Path) -> tuple[child.Child, child.ScriptOutput]:
     """Return a command, and its output, once it has made the file `ready`."""
-    output = child.ScriptOutput(None, lambda _: None)
+    output = child.ScriptOutput(None)
     command = run(text, output, cwd=tmp_path)
     while not (tmp_path / "ready").exists():
         assert command.wait(0.05) is None
     return command, output
+
+
+def test_a_command_goes_on_to_its_goal_or_end_if_its_run_cannot_be_written(tmp_path: Path) -> None:
+    class Recorder:
+        experiment: Any = SimpleNamespace(task=SimpleNamespace(stop_at_goal=True, pattern="", stall_s=None))
+
+        def __init__(self) -> None:
+            self.collector = SimpleNamespace(reached=False, take=lambda: None)
+
+        def take(self, *, final: bool) -> None:
+            raise UserError(f"no space left: {final}")
+
+    recorder: Any = Recorder()
+    for code in (7, None):
+        unwritten: list[Exception] = []
+        command, _ = begun("import time; open('ready', 'w'); time.sleep(1); exit(7)", tmp_path)
+        recorder.collector.reached = code is None
+        assert command_run._follow(command, recorder, unwritten) == code
+        assert [*map(str, unwritten)] == ["no space left: False"]
+        command.end()
+        (tmp_path / "ready").unlink()
 
 
 SAVES = """
@@ -102,14 +215,13 @@ time.sleep(1e6)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_gets_the_signal_that_came_and_time_to_save_its_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child, "END_S", 0.1)  # what it has to end after a harder signal
     command, output = begun(SAVES, tmp_path)
-    assert command.end(number) == 1
-    assert output.log().decode() == f"saved after {number.name}\n"
+    assert command.end(signal.SIGINT) == 1
+    assert output.log().decode() == "saved after SIGINT\n"
 
 
 def test_a_rank_with_a_session_of_its_own_ends_with_its_launcher(

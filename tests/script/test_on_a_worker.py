@@ -37,12 +37,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     ("text", "error"),
     [
         ("print('nothing')", summary.NOTHING),
+        ("import os, sys; os.execv(sys.executable, ['python', '-I', '-c', ''])", summary.NOTHING),
         ("import sys; print('bad data'); sys.exit(3)", "the script ended with exit code 3: bad data"),
         (
             "import no_such_package",
-            "the script ended with exit code 1: ModuleNotFoundError: No module named 'no_such_package'",
+            "the script ended with exit code 1: ModuleNotFoundError: No module named 'no_such_package' "
+            "(a script.py:1)",
         ),
-        ("import os; os.kill(os.getpid(), 9)", "the script ended with exit code 137"),
+        ("import os; os.kill(os.getpid(), 9)", "the script ended with exit code 137 (SIGKILL)"),
     ],
 )
 def test_a_script_that_measures_nothing_has_failed_in_one_sentence(run: Any, text: str, error: str) -> None:
@@ -66,7 +68,7 @@ subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1e6)"])
 time.sleep(1e6)
 """
     result, _ = run(text, "task.stall_s=2")
-    assert result.error == "the script hung: no step and no line for 2 s (task.stall_s)"
+    assert result.error == "the script hung: no step and no output for 2 s (task.stall_s)"
     there = [each.pid for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == os.fspath(tmp_path)]
     assert there == [os.getpid()]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mlbench.report import summary
+from mlbench.report import answers
 
 
 def curve(rows: dict[int, int], **task: Any) -> Any:
@@ -20,19 +20,15 @@ def curve(rows: dict[int, int], **task: Any) -> Any:
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        ({1: 32, 2: 64, 4: 127}, "; weak scaling: each worker has 32 rows of a step"),
-        ({2: 64, 4: 128}, "; weak scaling: each worker has 32 rows of a step"),
-        ({1: 64, 2: 64}, "; strong scaling: the workers share the 64 rows of a step"),
+        ({1: 32, 2: 64, 4: 127}, ". Weak scaling: each worker has 32 rows of a step"),
+        ({2: 64, 4: 128}, ". Weak scaling: each worker has 32 rows of a step"),
+        ({1: 64, 2: 64}, ". Strong scaling: the workers share the 64 rows of a step"),
         (
             {1: 64, 2: 96},
-            "; neither weak nor strong scaling: a step has 64 with 1 worker, 96 with 2 workers (rows)",
+            ". Neither weak nor strong scaling: a step has 64 with 1 worker, 96 with 2 workers (rows)",
         ),
         ({2: 64}, ""),
     ],
 )
 def test_an_answer_tells_weak_from_strong_scaling(rows: dict[int, int], sentence: str) -> None:
-    assert summary._scaling([curve(rows)]) == sentence
-
-
-def test_a_task_that_states_its_batch_needs_no_such_sentence() -> None:
-    assert summary._scaling([curve({1: 32, 2: 64}, batch_size=32)]) == ""
+    assert answers._scaling([curve(rows)]) == sentence

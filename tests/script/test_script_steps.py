@@ -1,18 +1,14 @@
 """Stamps, steps, intervals and sources without any process."""
 
-import copy
 import importlib.util
 import json
-import pickle
 import random
-import shlex
 import socket
 import sys
 import threading
-from collections import namedtuple
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,25 +23,46 @@ from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.config.goal import Goal
 from mlbench.config.identity import key
-from mlbench.script import child, intervals, probe, sender, sources, summary
+from mlbench.probe import buckets, install, models, recording, sender
+from mlbench.probe.stamps import (
+    ASIDE,
+    BACKWARD,
+    BACKWARD_END,
+    COMPARED,
+    DATA,
+    DATA_END,
+    FORWARD,
+    FORWARD_END,
+    LAUNCH,
+    MET,
+    OBSERVED,
+    OPTIMIZER,
+    PARTLY,
+    REDUCED,
+    START,
+    STEP,
+    WHICH,
+    Stamp,
+    encode,
+)
+from mlbench.script import intervals, sources, summary
 from mlbench.script.collector import Collector, Rank, _answer
-from mlbench.script.steps import Step, assemble
+from mlbench.script.steps import VALIDATION_END, Meeting, Splitter, Step, assemble
 from mlbench.studies.grid import parse
-from mlbench.tasks import registry
 
-STAMPS: list[tuple[str, Any]] = [
-    ("data", 1.0),
-    ("data_end", 3.0),
-    ("forward", 4.0),
-    ("forward_end", 8.0),
-    ("loss_end", 9.0),
-    ("launch", 11.0),
-    ("reduced", (11.0, 13.0)),
-    ("launch", 14.0),
-    ("backward_end", 14.5),
-    ("reduced", (14.0, 17.0)),
-    ("optimizer", 18.0),
-    ("step", 20.0),
+STAMPS: list[Stamp] = [
+    (DATA, 1.0),
+    (DATA_END, 3.0),
+    (FORWARD, 4.0),
+    (FORWARD_END, 8.0),
+    (BACKWARD, 9.0),
+    (LAUNCH, 11.0),
+    (REDUCED, 11.0, 13.0),
+    (LAUNCH, 14.0),
+    (BACKWARD_END, 14.5),
+    (REDUCED, 14.0, 17.0),
+    (OPTIMIZER, 18.0),
+    (STEP, 20.0),
 ]
 DURATIONS = ("validation", "data_wait", "forward", "loss", "backward", "transfer", "optimizer", "metrics")
 
@@ -63,66 +80,71 @@ def test_a_step_is_what_its_stamps_say() -> None:
         "transfer": 3.0,
         "optimizer": 3.0,
     }
-    assert (step.gap, step.launched, step.overlapped, step.rows) == (3.5, 14.0, 2.0, 32)
+    assert (step.gap, step.meetings, step.overlapped, step.rows) == (
+        3.5,
+        ((14.0, 14.0, 17.0, COMPARED),),
+        2.0,
+        32,
+    )
     assert sum(values.values()) == step.end - step.begin
 
 
-def test_without_buckets_backward_ends_with_the_last_gradient_and_without_that_at_the_optimizer() -> None:
-    alone = [stamp for stamp in STAMPS if stamp[0] not in ("launch", "reduced")]
+def test_without_buckets_backward_ends_with_its_pass_and_without_a_pass_there_is_none() -> None:
+    alone = [stamp for stamp in STAMPS if stamp[0] not in (LAUNCH, REDUCED)]
     step = assemble(alone, begin=0.5, rows=1)
-    assert (step.backward, step.optimizer, step.transfer, step.launched) == (5.5, 5.5, 0.0, None)
-    step = assemble([stamp for stamp in alone if stamp[0] != "backward_end"], begin=0.5, rows=1)
-    assert (step.backward, step.optimizer) == (9.0, 2.0)
+    assert (step.backward, step.optimizer, step.transfer, step.meetings) == (5.5, 5.5, 0.0, ())
+    step = assemble([stamp for stamp in alone if stamp[0] != BACKWARD_END], begin=0.5, rows=1)
+    assert (step.backward, step.loss, step.metrics, step.optimizer) == (0.0, 1.0, 10.5, 2.0)
 
 
-@pytest.mark.parametrize("next_one", ["data", "forward", "loss_end"])
-def test_each_micro_batch_has_a_backward_pass_and_a_transfer(next_one: str) -> None:
-    stamps: list[tuple[str, Any]] = []
+@pytest.mark.parametrize("next_one", [DATA, FORWARD, BACKWARD])
+def test_each_micro_batch_has_a_backward_pass_and_a_transfer(next_one: int) -> None:
+    stamps: list[Stamp] = []
     for begin in (0.0, 30.0):
-        stamps += [("data", begin), ("data_end", begin + 1), ("forward", begin + 1)]
-        first = [("forward_end", begin + 11), ("loss_end", begin + 12), ("launch", begin + 20)]
-        stamps += [*first, ("reduced", (begin + 20, begin + 23)), ("launch", begin + 25)]
-        stamps += [("backward_end", begin + 26), ("reduced", (begin + 25, begin + 28))]
-    if next_one != "data":  # without a DataLoader, or a second loss of one output
-        stamps = [stamp for stamp in stamps if not stamp[0].startswith("data")]
-    if next_one == "loss_end":
-        stamps = [stamp for stamp in stamps if stamp not in (("forward", 31.0), ("forward_end", 41.0))]
-    step = assemble([*stamps, ("optimizer", 60.0), ("step", 61.0)], begin=0.0, rows=1)
+        stamps += [(DATA, begin), (DATA_END, begin + 1), (FORWARD, begin + 1)]
+        first = [(FORWARD_END, begin + 11), (BACKWARD, begin + 12), (LAUNCH, begin + 20)]
+        stamps += [*first, (REDUCED, begin + 20, begin + 23), (LAUNCH, begin + 25)]
+        stamps += [(BACKWARD_END, begin + 26), (REDUCED, begin + 25, begin + 28)]
+    if next_one != DATA:  # without a DataLoader, or a second loss of one output
+        stamps = [stamp for stamp in stamps if stamp[0] not in (DATA, DATA_END)]
+    if next_one == BACKWARD:
+        stamps = [stamp for stamp in stamps if stamp not in ((FORWARD, 31.0), (FORWARD_END, 41.0))]
+    step = assemble([*stamps, (OPTIMIZER, 60.0), (STEP, 61.0)], begin=0.0, rows=1)
     assert (step.backward, step.transfer, step.optimizer) == (26.0, 6.0, 3.0)
-    assert (step.overlapped, step.launched) == (6.0, 55.0)
+    assert (step.overlapped, [each.launched for each in step.meetings]) == (6.0, [25.0, 55.0])
     assert sum(getattr(step, name) for name in DURATIONS) == step.end - step.begin == 61.0
 
 
 def test_a_transfer_ends_at_the_latest_where_the_next_part_does() -> None:
-    late = [("reduced", (14.0, 19.0)) if stamp == ("reduced", (14.0, 17.0)) else stamp for stamp in STAMPS]
+    late = [(REDUCED, 14.0, 19.0) if stamp == (REDUCED, 14.0, 17.0) else stamp for stamp in STAMPS]
     step = assemble(late, begin=0.5, rows=1)
     assert (step.transfer, step.optimizer) == (4.0, 2.0)
 
 
 def test_time_before_a_forward_pass_without_gradients_is_a_validation() -> None:
-    step = assemble([("validation_end", 10.0), *((kind, _later(at)) for kind, at in STAMPS)], begin=0, rows=1)
+    step = assemble([(VALIDATION_END, 10.0), *_later()], begin=0, rows=1)
     assert (step.validation, step.gap, step.data_wait) == (10.0, 104.0, 2.0)
 
 
 def test_what_follows_a_validation_until_the_next_epoch_begins_is_outside_the_steps() -> None:
-    end = [("data", 11.0), ("data_end", 12.0)]  # of the validation's loader; then the script saves its model
-    epoch = [("start", 90.0), ("data_end", 95.0), *((kind, _later(at)) for kind, at in STAMPS)]
-    step = assemble([("validation_end", 10.0), *end, *epoch], begin=0, rows=1)
+    end = [(DATA, 11.0), (DATA_END, 12.0)]  # of the validation's loader; then the script saves its model
+    epoch = [(START, 90.0), (DATA_END, 95.0), *_later()]
+    step = assemble([(VALIDATION_END, 10.0), *end, *epoch], begin=0, rows=1)
     assert (step.validation, step.metrics, step.data_wait) == (90.0, 7.0, 7.0)
     step = assemble(epoch, begin=0, rows=1)
     assert (step.validation, step.metrics, step.data_wait) == (0.0, 97.0, 7.0)
 
 
-def _later(at: Any) -> Any:
-    return at + 100 if isinstance(at, float) else (at[0] + 100, at[1] + 100)
+def _later() -> list[Stamp]:
+    return [(kind, *(at + 100 for at in moments)) for kind, *moments in STAMPS]
 
 
 def _steps(count: int, *, late: float, draw: random.Random) -> list[Step]:
     made, at = [], 0.0
     for _ in range(count):
         launch = at + 3 + late + draw.uniform(0, 0.1)
-        stamps = [("forward", at + 1), ("forward_end", at + 2), ("launch", launch)]
-        stamps += [("reduced", (launch, at + 7)), ("optimizer", at + 7), ("step", at + 8)]
+        stamps = [(FORWARD, at + 1), (FORWARD_END, at + 2), (LAUNCH, launch)]
+        stamps += [(REDUCED, launch, at + 7), (OPTIMIZER, at + 7), (STEP, at + 8)]
         made.append(assemble(stamps, begin=at, rows=4))
         at += 8
     return made
@@ -156,9 +178,76 @@ def test_steps_that_do_not_belong_together_name_no_late_rank() -> None:
 @pytest.mark.parametrize(("gap", "meet"), [(0.0, True), (0.09, True), (0.11, False)])
 def test_two_clocks_may_differ_by_a_tenth_of_a_step(gap: float, meet: bool) -> None:
     (step,) = _steps(1, late=0.0, draw=random.Random(0))
-    assert step.launched is not None
-    launched = step.launched + step.transfer + gap * (step.end - step.begin)
-    assert intervals._met([step, step._replace(launched=launched)], 0.0) is meet
+    ((_, begin, end, which),) = step.meetings
+    late = Meeting(end + gap * (step.end - step.begin), begin, end, which)
+    assert (intervals._waits([step, step._replace(meetings=(late,))], 0.0) is not None) is meet
+
+
+# In 8 s of a step: a collective in forward that rank 1 launches `late`, one beside the step's stream, and a
+# broadcast after backward, which is not compared.
+def _sharded(at: float, late: float, *, others: int = 4 * WHICH) -> Step:
+    stamps: list[Stamp] = [(FORWARD, at + 1), (MET, at + 2 + late, at + 2 + late, at + 3.5, COMPARED)]
+    stamps += [(MET, at + 3.6, at + 3.7, at + 9.0, COMPARED | ASIDE | WHICH), (FORWARD_END, at + 4)]
+    stamps += [(BACKWARD, at + 4), (BACKWARD_END, at + 6), (MET, at + 6.5, at + 6.75, at + 7, others)]
+    return assemble([*stamps, (OPTIMIZER, at + 7), (STEP, at + 8)], begin=at, rows=4)
+
+
+def test_a_wait_for_a_collective_is_no_part_of_the_phase_in_which_it_lies() -> None:
+    step = _sharded(0.0, 0.0)
+    assert (step.metrics, step.forward, step.backward, step.optimizer) == (1.0, 1.5, 2.0, 1.75)
+    assert (step.transfer, sum(getattr(step, name) for name in DURATIONS)) == (1.75, 8.0)
+    assert [each.launched for each in step.meetings] == [2.0, 3.6, 6.5]
+
+
+def test_ranks_that_come_to_the_same_collectives_wait_for_the_last() -> None:
+    ranks = [[_sharded(8.0 * n, late) for n in range(200)] for late in (0.0, 1.0)]
+    times, _ = intervals.phase_times(
+        ranks, since=[0.0, 0.0], until=None, count=200, start=0.0, clock_error_s=0.0
+    )
+    assert [each.phases["wait"] for each in times] == [200.0, 0.0]
+    assert [each.phases["transfer"] for each in times] == pytest.approx([150.0] * 2)
+    assert all(sum(each.phases.values()) == pytest.approx(1600) for each in times)
+    named = straggler([each.lateness for each in times])
+    assert named is not None and (named.rank, named.median_s) == (1, 1.0)
+    for others in (4 * WHICH | COMPARED, 0):  # a collective that one rank alone comes to, or another one
+        alone = [_sharded(0.0, 0.0, others=COMPARED | WHICH), _sharded(0.0, 1.0, others=others)]
+        assert intervals._waits(alone, 0.0) is None
+
+
+def _broadcast(at: float, *, late: float, end: float, arrived: float) -> Step:
+    """Make a step of 8 s, of which rank 0's buffers come before forward and a bucket after backward."""
+    stamps: list[Stamp] = [(FORWARD, at + 1 + late)]
+    stamps += [(MET, at + 1 + late, at + 1 + late, at + end, COMPARED + PARTLY), (FORWARD_END, at + end + 1)]
+    stamps += [(BACKWARD, at + end + 1), (LAUNCH, at + arrived), (BACKWARD_END, at + arrived)]
+    return assemble(
+        [*stamps, (REDUCED, at + arrived, at + 7), (OPTIMIZER, at + 7), (STEP, at + 8)], begin=at, rows=4
+    )
+
+
+def test_a_rank_that_comes_late_to_the_broadcast_of_buffers_is_late() -> None:
+    """Rank 0 waits for rank 2 to take them, and rank 1, which has them, waits for both after backward."""
+    values = ({"late": 0.0, "end": 3.0}, {"late": 0.0, "end": 1.1}, {"late": 1.9, "end": 3.0})
+    arrived = (5.0, 3.1, 5.0)
+    ranks = [
+        [_broadcast(8.0 * n, **rank, arrived=at) for n in range(200)]
+        for rank, at in zip(values, arrived, strict=True)
+    ]
+    times, _ = intervals.phase_times(
+        ranks, since=[0.0] * 3, until=None, count=200, start=0.0, clock_error_s=0.0
+    )
+    assert [each.phases["wait"] for each in times] == pytest.approx([380.0, 400.0, 0.0])
+    assert all(sum(each.phases.values()) == pytest.approx(1600) for each in times)
+    named = straggler([each.lateness for each in times])
+    assert named is not None and (named.rank, named.median_s) == (2, pytest.approx(1.95))
+
+
+def test_a_collective_after_a_backward_pass_that_ends_a_step_is_in_the_next() -> None:
+    splitter, stamps = Splitter(), list[Stamp]()
+    for at in range(0, 80, 10):
+        stamps += [(FORWARD, at + 1.0), (FORWARD_END, at + 2.0, 1, 4, 0), (BACKWARD, at + 2.0, 1)]
+        stamps += [(BACKWARD_END, at + 5.0), (MET, at + 6.0, at + 6.0, at + 8.0, COMPARED)]
+    steps = splitter.feed(stamps) + splitter.finish()
+    assert [(step.backward, step.transfer, step.metrics) for step in steps[1:]] == [(3.0, 2.0, 4.0)] * 7
 
 
 @pytest.mark.parametrize(("group", "world", "seen"), [(1, 1, False), (2, 4, False), (4, 4, True)])
@@ -166,16 +255,14 @@ def test_ranks_are_compared_where_all_of_them_wait_for_each_other(
     monkeypatch: pytest.MonkeyPatch, group: int, world: int, *, seen: bool
 ) -> None:
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: group or world)
-    monkeypatch.setattr("mlbench.script.torch_private.add_comm_hook", lambda *_: True)
-    watching = probe.Probe(torch)
-    watching._watch_buckets(SimpleNamespace(process_group=group))
-    assert watching.notes() == ["buckets"] * seen
+    monkeypatch.setattr("mlbench.probe.torch_private.add_comm_hook", lambda *_: True)
+    watching = recording.Recording(torch)
+    buckets.watch_buckets(watching, SimpleNamespace(process_group=group))
+    assert watching.notes == {"buckets"} & {"buckets" * seen}
 
 
 def test_an_interval_begins_where_the_metric_was_printed() -> None:
-    (step,) = [
-        assemble([("validation_end", 10.0), *((kind, _later(at)) for kind, at in STAMPS)], begin=0, rows=1)
-    ]
+    (step,) = [assemble([(VALIDATION_END, 10.0), *_later()], begin=0, rows=1)]
     (times,), _ = intervals.phase_times(
         [[step]], since=[12.0], until=None, count=1, start=0.0, clock_error_s=0.0
     )
@@ -184,7 +271,7 @@ def test_an_interval_begins_where_the_metric_was_printed() -> None:
 
 
 def test_a_rank_that_is_within_a_step_when_rank_0_prints_has_no_negative_time() -> None:
-    step = assemble([(kind, _later(at)) for kind, at in STAMPS], begin=100.0, rows=1)
+    step = assemble(_later(), begin=100.0, rows=1)
     for until in (100.0, 103.6, 107.5, 116.0, 119.0):  # metrics, metrics, forward, transfer, optimizer
         times, ends = intervals.phase_times(
             [[step]], since=[until], until=None, count=1, start=0.0, clock_error_s=0.0
@@ -201,25 +288,6 @@ def test_a_rank_that_is_within_a_step_when_rank_0_prints_has_no_negative_time() 
         clock_error_s=0.0,
     )
     assert ends == [115.0, 104.0]  # the second rank had begun its next forward pass
-
-
-def test_a_log_keeps_begin_and_end_and_metrics_are_found_in_lines_that_come_in_parts() -> None:
-    values: list[float] = []
-    output = child.ScriptOutput("acc ([0-9.]+)", values.append)
-    for chunk in (
-        b"ac",
-        b"c 0.5\nacc 0",
-        b".7",
-        b"5\n",
-        b"acc",
-        b" x\n",
-        b"y" * 3 * child.LOG_BYTES,
-        b"\nend\n",
-    ):
-        output.take(chunk)
-    assert values == [0.5, 0.75]
-    assert output.log().startswith(b"acc 0.5\n") and output.log().endswith(b"y\nend\n")
-    assert output.last_line() == "end"
 
 
 def test_a_collector_answers_nobody_without_its_token() -> None:
@@ -250,9 +318,9 @@ def test_a_rank_that_is_answered_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_clock_of_a_run_does_not_stand_still_while_a_rank_comes_late_to_its_first_step() -> None:
-    after = [("forward_end", 9.0), ("optimizer", 9.0), ("step", 10.0)]
-    early = assemble([("forward", 1.0), *after], begin=0.0, rows=1)
-    late = assemble([("forward", 7.0), *after], begin=6.0, rows=1)
+    after = [(FORWARD_END, 9.0), (OPTIMIZER, 9.0), (STEP, 10.0)]
+    early = assemble([(FORWARD, 1.0), *after], begin=0.0, rows=1)
+    late = assemble([(FORWARD, 7.0), *after], begin=6.0, rows=1)
     times, _ = intervals.phase_times(
         [[early], [late]],
         since=[0.0, 0.0],
@@ -264,16 +332,6 @@ def test_the_clock_of_a_run_does_not_stand_still_while_a_rank_comes_late_to_its_
     assert [each.outside for each in times] == [{}, {}]
     assert [each.seconds for each in times] == [10, 10] and times[1].phases["metrics"] == 7
     assert [sum(each.phases.values()) for each in times] == [10, 10]
-
-
-def test_a_loader_s_start_and_end_are_waits_for_data() -> None:
-    watching = probe.Probe(torch)
-    draw = watching._timed(next)
-    batches = iter([1])
-    assert draw(batches) == 1
-    with pytest.raises(StopIteration):
-        draw(batches)
-    assert [kind for kind, _ in watching._stamps] == ["data", "data_end"] * 2
 
 
 @contextmanager
@@ -292,10 +350,10 @@ def test_the_first_rank_of_another_host_says_what_that_is(monkeypatch: pytest.Mo
     monkeypatch.setenv(sender.TOKEN, collector.token)
     for rank in range(3):
         collector.describe_hosts = rank < 2
-        watching = probe.Probe(torch)
+        watching = install.Probe(torch)
         about = watching.describe() | {"rank": rank, "world": 3, "host": "c" if rank == 2 else "b"}
         monkeypatch.setattr(watching, "describe", lambda about=about: about)
-        watching.count = 1
+        watching.recording.steps = 1
         watching.finish()
         collector.drain(60)
         described = collector.hosts.pop("b") if rank == 0 else collector.hosts.get(about["host"])
@@ -321,9 +379,10 @@ def told(
     peak: int | None = None,
 ) -> None:
     """Tell a collector of steps of 1 s, and wait until it has taken them in."""
-    steps = [assemble([("forward", end - 1), ("step", end)], begin=end - 1, rows=8) for end in ends]
-    message = {"steps": steps, "now": max(ends, default=0.0), "offset": 0.0, "error": 0.0, "notes": notes}
-    message["last"] = False
+    parts = [[(FORWARD, end - 1), (FORWARD_END, end, 1, 8, 0), (STEP, end)] for end in ends]
+    columns = encode(stamp for part in parts for stamp in part)
+    message = {"stamps": columns, "now": max(ends, default=0.0), "offset": 0.0, "error": 0.0, "notes": notes}
+    message |= {"last": False, "log": []}
     file.write(json.dumps(message | {"values": values, "goal": goal or {}, "peak_bytes": peak}) + "\n")
     assert "at" in said(file, ping=True)
 
@@ -384,45 +443,32 @@ def test_only_the_values_of_the_goal_s_metric_count_whenever_the_script_tells_it
         collector.close()
 
 
-def test_what_of_the_steps_is_to_be_doubted_is_said() -> None:
+VALIDATED = assemble([(VALIDATION_END, 1.0), (FORWARD, 1.5), (STEP, 2.0)], begin=0.0, rows=4)
+LATER = [assemble([(FORWARD, at + 0.5), (STEP, at + 1.0)], begin=at, rows=4) for at in (2.0, 3.0)]
+UNCOUNTED = VALIDATED._replace(rows=0)
+SEEN = ["data", "forward"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "notes", "last", "missing"),
+    [
+        ([[UNCOUNTED]], SEEN, True, {"rows", "validated"}),
+        ([[UNCOUNTED]], ["threads", "data"], True, {"forward", "threads", "validated"}),
+        ([[UNCOUNTED._replace(backward=1.0)]], ["data"], True, {"loss", "validated"}),
+        ([[UNCOUNTED]], [*SEEN, "fused", "graph"], False, {"cut", "fused", "graph", "rows", "validated"}),
+        ([LATER[:1], LATER], ["buckets", *SEEN], True, {"uneven"}),  # e.g. by Join
+        ([[VALIDATED, *LATER]], SEEN, True, set()),  # a validation before some steps is not one before most
+    ],
+)
+def test_what_of_the_steps_is_to_be_doubted_is_said(
+    ranks: list[list[Step]], notes: list[str], last: bool, missing: set[str]
+) -> None:
     collector = Collector("127.0.0.1", metric="none", goal=None)
-    validated = assemble([("validation_end", 1.0), ("forward", 1.5), ("step", 2.0)], begin=0.0, rows=0)
-    collector.ranks[0] = Rank({"rank": 0, "goal": {}}, steps=[validated], notes=["data", "forward"])
-    collector.ranks[0].last = True
-    collector.world = 1
+    for rank, steps in enumerate(ranks):
+        collector.ranks[rank] = Rank({"rank": rank, "goal": {}}, steps=[*steps], notes=notes, last=last)
+    collector.world = len(ranks)
     collector.take(final=True)
-    expected = [summary.MISSING["rows"], summary.MISSING["validated"]]
-    assert summary.coverage(collector) == {"steps": 1, "warnings": expected}
-    collector.ranks[0].notes = ["apart", "data"]
-    assert summary.coverage(collector)["warnings"][0] == summary.MISSING["apart"]
-    collector.ranks[0].notes = ["data", "forward", "fused", "graph"]
-    assert {summary.MISSING["graph"], summary.MISSING["fused"]} <= {*summary.coverage(collector)["warnings"]}
-    collector.ranks[0].last = False
-    assert summary.MISSING["cut"] in summary.coverage(collector)["warnings"]
-    collector.close()
-
-
-def test_steps_that_one_rank_alone_has_made_are_told() -> None:
-    collector = Collector("127.0.0.1", metric="none", goal=None)
-    steps = [assemble([("forward", at + 0.5), ("step", at + 1.0)], begin=at, rows=4) for at in (0.0, 1.0)]
-    notes = ["buckets", "data", "forward"]
-    for rank, count in ((0, 1), (1, 2)):  # e.g. by Join
-        collector.ranks[rank] = Rank({"rank": rank, "goal": {}}, steps=steps[:count], notes=notes, last=True)
-    collector.world = 2
-    collector.take(final=True)
-    assert summary.coverage(collector) == {"steps": 1, "warnings": [summary.MISSING["uneven"]]}
-    collector.close()
-
-
-def test_a_validation_before_each_second_step_is_not_one_before_most() -> None:
-    collector = Collector("127.0.0.1", metric="none", goal=None)
-    validated = assemble([("validation_end", 1.0), ("forward", 1.5), ("step", 2.0)], begin=0.0, rows=4)
-    alone = assemble([("forward", 2.5), ("step", 3.0)], begin=2.0, rows=4)
-    collector.ranks[0] = Rank({"rank": 0, "goal": {}}, steps=[validated, alone], notes=["data", "forward"])
-    collector.ranks[0].last = True
-    collector.world = 1
-    collector.take(final=True)
-    assert summary.coverage(collector) == {"steps": 2, "warnings": []}
+    assert {*summary.coverage(collector)["warnings"]} == {summary.MISSING[name] for name in missing}
     collector.close()
 
 
@@ -437,7 +483,7 @@ def test_a_script_ends_when_its_command_is_gone_and_not_with_a_connection(
     monkeypatch.setattr(sender.os, "kill", lambda *_: killed.set())
     if by_command:
         monkeypatch.setenv(sender.OTHERS, "")
-    watching = probe.Probe(torch)
+    watching = install.Probe(torch)
     watching._sender.start(watching)
     for _ in range(2):
         connection, _ = server.accept()
@@ -446,12 +492,12 @@ def test_a_script_ends_when_its_command_is_gone_and_not_with_a_connection(
         connection.close()
     server.close()
     assert watching._sender._ended.wait(PATIENCE_S)
-    assert killed.is_set() == by_command and not watching.watching
+    assert killed.is_set() == by_command and not watching.recording.watching
 
 
 def test_a_failure_in_the_thread_that_sends_is_told() -> None:
     collector = Collector("127.0.0.1", metric="none", goal=None)
-    watching = probe.Probe(torch)
+    watching = install.Probe(torch)
     watching.take = lambda **_: 1 / 0  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(sender.ADDRESS, collector.address)
@@ -467,90 +513,50 @@ def test_a_failure_in_the_thread_that_sends_is_told() -> None:
 def test_a_failure_before_steps_are_taken_is_printed_and_another_run_has_notes_of_its_own(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    watching = probe.Probe(torch)
-    watching._notes |= {"data", "buckets"}  # no second run of one model asks for its hook again
+    probe = install.Probe(torch)
+    watching = probe.recording
+    watching.notes |= {"data", "buckets"}  # no second run of one model asks for its hook again
     watching.fail(ValueError("no tensor"))
     assert capsys.readouterr().err == "mlbench: the probe stopped: ValueError: no tensor\n"
-    assert watching.notes() == ["buckets", "data", "failure ValueError: no tensor"]
-    watching.restart()
-    assert watching.notes() == ["buckets"]
-    watching.count = 1  # as a rank that cannot reach the command
-    watching.fail(OSError("refused"))
+    assert watching.notes == {"buckets", "data", "failure ValueError: no tensor"}
+    probe.restart()
+    assert watching.notes == {"buckets"} and watching.watching
+    watching.fail(OSError("refused"))  # as a rank that cannot reach the command
     assert capsys.readouterr().err == "mlbench: the probe stopped: OSError: refused\n"
     watching.until = 1.0
     watching.fail(OSError("the record says this one"))
     assert capsys.readouterr().err == ""
 
 
-def hooked() -> tuple[torch.nn.Module, list[float]]:
-    """Return a module with a hook of a probe, which notes what it has seen."""
-    module, seen = torch.nn.Linear(2, 1), list[float]()
-    watching = probe.Hook(probe.Probe(torch), lambda module, args: seen.append(args[0].sum().item()))
-    module.register_forward_pre_hook(watching)
-    return module, seen
-
-
-def test_a_copy_of_a_module_is_watched_and_a_file_of_it_needs_no_mlbench() -> None:
-    module, seen = hooked()
-    copy.deepcopy(module)(torch.ones(1, 2))
-    assert seen == [2.0]
-    file = pickle.dumps(module)
-    assert b"mlbench" not in file
-    pickle.loads(file)(torch.ones(1, 2))
-    assert seen == [2.0]
-
-
-def test_what_is_compiled_has_no_hook_that_would_break_its_graph() -> None:
-    module, seen = hooked()
-    compiled = torch.compile(lambda rows: module(rows).sum(), backend="eager", fullgraph=True)
-    compiled(torch.ones(1, 2)).backward()
-    assert seen == []
-    module(torch.ones(1, 2))
-    assert seen == [2.0]
-
-
 def test_time_before_an_optimizer_whose_model_was_not_seen_is_not_the_optimizer_s() -> None:
-    watching = probe.Probe(torch)
-    watching._begin = clock.monotonic() - 10  # where the step before ended
-    watching._before_optimizer(SimpleNamespace(param_groups=[]), (), {})
-    watching.mark("step")
-    step = assemble(watching._stamps, begin=watching._begin, rows=0)
-    assert step.metrics >= 10 > step.optimizer
+    (step,) = Splitter().feed([(START, 0.0), (OPTIMIZER, 10.0), (STEP, 11.0)])
+    assert (step.metrics, step.optimizer) == (10.0, 1.0)
 
 
-@dataclass
-class Answer:
-    """What a policy's forward pass returns: a constant, and a tensor `values` with a gradient."""
-
-    scale: Any
-    values: Any
-
-
-@pytest.mark.parametrize(
-    "kind", [Answer, namedtuple("Pair", "scale values"), lambda *parts: {"parts": parts}]
-)
-def test_the_loss_begins_at_the_first_computed_tensor_whatever_a_model_returns(kind: Any) -> None:
-    scale = torch.nn.Parameter(torch.ones(1))  # a hook on it would stay for all steps
-    values = scale * 2
-    assert probe._with_gradient(kind(scale, values)) is values
-    assert probe._with_gradient(kind(scale, None)) is None
+def test_a_matrix_of_integers_has_tokens_and_an_observed_step_says_so() -> None:
+    assert models.size((torch.zeros(6, 8, dtype=torch.int64),)) == (6, 48)
+    for other in (torch.zeros(6, 8, dtype=torch.uint8), torch.zeros(6, 8, 2, dtype=torch.int64)):
+        assert models.size((other,)) == (6, 0)
+    passes = [(FORWARD, 1.0), (FORWARD_END, 2.0, 1, 6, 48), (FORWARD, 3.0), (FORWARD_END, 4.0, 1, 6, 48)]
+    first, second = Splitter().feed([(OBSERVED, 0.0), *passes, (STEP, 5.0), *passes, (STEP, 10.0)])
+    assert (first.rows, first.tokens, first.observed, second.observed) == (12, 96, True, False)
 
 
 def test_rows_are_the_first_dimension_of_the_first_input_also_in_lists_and_dicts() -> None:
     ids = torch.zeros(6, 8)
     for inputs in ((ids,), (None, ids), ({"input_ids": ids},), (torch.tensor(1.0), {"x": 1, "ids": ids})):
-        assert probe._rows(inputs) == 6
+        assert models.size(inputs) == (6, 0)
     images, pairs = [torch.zeros(3, 4, side) for side in range(5)], [torch.zeros(6, 4, 8)] * 2
     for inputs in (([ids, ids], 0), ((ids,),), ({"batch": [ids]},), ([], pairs), (images, ids)):
-        assert probe._rows(inputs) == (5 if inputs[0] is images else 6)
-    assert probe._rows((1, {}, "text", [1, 2], [[[[ids]]]])) == 0
+        assert models.size(inputs) == (5 if inputs[0] is images else 6, 0)
+    assert models.size((1, {}, "text", [1, 2], [[[[ids]]]])) is None
 
 
 def test_a_metric_that_comes_within_a_step_ends_the_interval_with_that_step() -> None:
     collector = Collector("127.0.0.1", metric="acc", goal=None)
     collector.printed(0.5)
     now = clock.monotonic()
-    step = assemble([(kind, _later(at)) for kind, at in STAMPS], begin=100.0, rows=1)
+    step = assemble(_later(), begin=100.0, rows=1)
     before, within = step._replace(begin=now - 30, end=now - 10), step._replace(begin=now - 10, end=now + 10)
     rank = collector.ranks[0] = Rank({"rank": 0, "goal": {}}, steps=[before], until=now)
     collector.world = 1
@@ -615,45 +621,6 @@ def test_a_launcher_s_own_arguments_do_not_separate_runs_and_the_script_s_do(
     assert keys[0] == keys[1] and len(set(keys)) == 5
 
 
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        (["division=closed"], "task=script has no reference"),
-        (["goal=0.9"], "task.metric=NAME"),
-        (["task.metric=acc("], "acc( is no regular expression"),
-        ([], "task.path=train.py: there is no such file below"),
-        (["task.module=package.train"], "task.path=train.py or task.module=package.train"),
-        (["task.path=null", "task.module=package.train"], "task.module=package.train: there is no such file"),
-        (["task.args=--name 'a b"], "task.args=--name 'a b cannot be split: No closing quotation"),
-        (["task.path=no python.py"], "no python.py is no Python: expected"),
-    ],
-)
-def test_a_mistake_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], sentence: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "no python.py").write_text("def f()")
-    with pytest.raises(UserError) as caught:
-        registry.check(
-            compose(["task=script", "task.path=train.py", *overrides]).task, workers=1, folder=None
-        )
-    assert sentence in f"{caught.value}" and len(f"{caught.value}".splitlines()) == 1
-
-
-@pytest.mark.parametrize("given", [["a b", "it's", '"', "x=1, y", "--lr=0.1", "ü", "$HOME", "\\"], []])
-def test_paths_and_arguments_of_a_task_arrive_as_they_were_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    script = 'my "own" folder/it\'s a script.py'
-    (tmp_path / script).parent.mkdir()
-    (tmp_path / script).write_text("import sys\n")
-    overrides = [f"task.path={script}", f"task.args={shlex.join(given)}"]
-    task: Any = compose(["task=script", *overrides]).task
-    registry.check(task, workers=1, folder=None)
-    assert task.command_line("python") == ["python", script, *given] and task.sources
-
-
 def test_torch_is_watched_also_where_another_package_has_looked_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -662,10 +629,10 @@ def test_torch_is_watched_also_where_another_package_has_looked_for_it(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    monkeypatch.setattr(probe, "start", started.append)
+    monkeypatch.setattr(install, "start", started.append)
     monkeypatch.setenv(sender.ADDRESS, "127.0.0.1:9")
     finders = len(sys.meta_path)
-    probe.install()
+    install.install()
     for _ in range(2):  # as transformers does
         assert importlib.util.find_spec("torch") and not started
     assert started == [importlib.import_module("torch")]
@@ -678,3 +645,21 @@ def test_a_sweep_over_arguments_takes_them_between_quotes() -> None:
         "task.args": ['task.args=--lr 0.1 --name "a b"', "task.args=--lr 0.2"],
         "task.path": ["task.path=it's.py"],
     }
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+def test_an_address_that_is_not_this_host_s_is_one_sentence(host: str) -> None:
+    with pytest.raises(UserError, match=f"cannot listen on {host}"):
+        Collector(host, metric="none", goal=None)
+
+
+def test_a_rank_reaches_a_collector_by_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = Collector("::1", metric="none", goal=None)
+    monkeypatch.setenv(sender.ADDRESS, collector.address)
+    monkeypatch.setenv(sender.TOKEN, collector.token)
+    sender.announce()
+    limit = clock.monotonic() + PATIENCE_S
+    while not collector.announced and clock.monotonic() < limit:
+        time.sleep(0.01)
+    collector.close()
+    assert collector.announced == 1

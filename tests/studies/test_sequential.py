@@ -9,10 +9,9 @@ import pytest
 from records import record, save
 
 from mlbench.analysis import bootstrap, compare
-from mlbench.config.errors import UserError
 from mlbench.record import study
 from mlbench.studies import sequential, session
-from mlbench.studies.spec import compose_points, read, require_measurable
+from mlbench.studies.spec import compose_points, read
 
 WORDS = ["task=logreg", "workers=1,2,4", "repeats=auto"]
 PRICES = [1.0, 2.0, 4.0]
@@ -74,7 +73,8 @@ def run(result: session.StudyResult, seconds: dict[int, float], **changes: Any) 
         workers = int(next(w for w in trial.point.overrides if w.startswith("workers=")).partition("=")[2])
         name = f"2026-11-21T00-logreg-w{workers}-{trial.seed:x}"
         (result.output_root / name).mkdir()
-        took = seconds[workers] * (1 + 0.01 * math.sin(trial.seed))
+        above = trial.point.seeds.index(trial.seed) % 2 == 0  # seeds are drawn, so not by them
+        took = seconds[workers] * (1.01 if above else 0.99)
         values = {"run_id": name, "key": trial.point.key, "seed": trial.seed, "time_to_accuracy": took}
         save(record("task=logreg", f"workers={workers}", **values | changes), result.output_root / name)
 
@@ -149,22 +149,4 @@ def test_ctrl_c_is_no_limit_that_is_spent(
     monkeypatch.setattr(session.sequential, "undecided", lambda _, **__: ["k"])
     monkeypatch.setattr(session.parent_runs, "kill", lambda *_, **__: None)
     notes = session.measure(read([*WORDS, f"output_root={tmp_path}", f"data_root={tmp_path}"])).notes
-    assert len(notes) == (not interrupted) and all("a seed of theirs has no result" in note for note in notes)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["seed=1,2"], "repeats=auto draws the seeds"),
-        (["max_time=soon"], "max_time=soon is not a duration"),
-    ],
-)
-def test_words_that_contradict_auto(overrides: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        read([*WORDS, *overrides])
-
-
-def test_without_a_goal_nothing_is_the_fastest() -> None:
-    spec = read([*WORDS, "goal=none", "division=open"])
-    with pytest.raises(UserError, match="repeats=auto compares times to a goal"):
-        require_measurable(compose_points(spec)[0], spec)
+    assert len(notes) == (not interrupted) and all("has no result" in note for note in notes)

@@ -60,7 +60,7 @@ def test_a_trial_that_waits_is_shown_as_waiting_and_ctrl_c_makes_it_interrupted(
     (ended,) = [event["value"] for event in events.read(context.log) if event["key"] == study.ENDED]
     assert (ended["status"], ended["error"]) == ("interrupted", execute.STOPPED)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "waiting for another run, " in shown and f"interrupted: {execute.STOPPED}" in shown
+    assert "waiting for another" in shown and f"interrupted: {execute.STOPPED}" in shown
     assert view.failed == 0 and "failed" not in shown
     assert [sentence.endswith(f"interrupted: {execute.STOPPED}") for sentence in monitor.unmeasured] == [True]
 

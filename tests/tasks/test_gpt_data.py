@@ -85,26 +85,12 @@ def test_what_is_asked_for_is_what_the_hub_has() -> None:
     assert data.TRAINING_SHARDS[-1].size is None
 
 
-def test_an_interrupted_download_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with serve() as mirror:
-        shards(monkeypatch, mirror)
-        mirror.breaks_after[TRAIN[1]] = [1_500]
-        monkeypatch.setattr(download, "PAUSES_S", ())
-        with pytest.raises(UserError, match="the transfer broke off after 1,500 of 6,024 bytes"):
-            data.prepare_dataset(WANTED, tmp_path)
-        mirror.requests.clear()
-        data.prepare_dataset(WANTED, tmp_path)
-        assert mirror.requests == [(TRAIN[1], "bytes=1500-")]  # and no other file again
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ({"magic": 20240801}, "does not begin with 20240520"),
         ({"version": 2}, "has version 2 of its format, this mlbench reads 1"),
-        ({"count": 5_001}, "has 5,000 tokens, its header says 5,001"),
+        ({"count": 5_001}, "has 5,000 tokens, its header gives 5,001"),
     ],
 )
 def test_a_shard_of_another_format_or_length_is_refused(
@@ -143,25 +129,6 @@ def test_a_shard_that_changed_after_it_was_pinned_is_refused(
             data.prepare_dataset(WANTED, tmp_path / "data")
         mirror.files[TRAIN[0]] = packed(texts[TRAIN[0]])
         data.prepare_dataset(WANTED, tmp_path / "data")
-
-
-def test_a_cut_file_and_a_wrong_checksum_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serve() as mirror:
-        texts = shards(monkeypatch, mirror)
-        whole = mirror.files[TRAIN[0]]
-        for content, sentence in (
-            (whole[:-7], "has 11,017 bytes instead of 11,024"),
-            (packed(texts[TRAIN[0]][::-1]), "instead of " + hashlib.sha256(whole).hexdigest()),
-        ):
-            mirror.files[TRAIN[0]] = content
-            with pytest.raises(UserError, match=sentence):
-                data.prepare_dataset(WANTED, tmp_path)
-        mirror.files[TRAIN[0]] = whole
-        data.prepare_dataset(WANTED, tmp_path)
-    short = tmp_path / "short.bin"
-    short.write_bytes(whole[:1_000])
-    with pytest.raises(UserError, match="does not begin with 20240520 and a header of 1,024 bytes"):
-        data.read_shard(short)
 
 
 # SciPy's docstrings
@@ -207,7 +174,7 @@ def test_other_documentation_than_the_pinned_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data, "_scipy_files", lambda *_: FILES)
-    with pytest.raises(UserError, match="is not that of 1.17.1"):
+    with pytest.raises(UserError, match="that of 1.17.1"):
         data.prepare_dataset(SimpleNamespace(dataset="scipy_docstrings"), tmp_path)
 
 

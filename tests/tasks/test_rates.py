@@ -63,7 +63,7 @@ def test_resnet20_warms_up_over_epochs_to_k_times_the_rate(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [2])
 def test_resnet50_s_rate_is_that_of_256_images_times_the_global_batch(workers: int, data_root: Path) -> None:
     """1.6 for 256 images, 32 a worker; linear over two epochs, whose last step has it all."""
     task = compose(["task=resnet50"]).task

@@ -29,17 +29,3 @@ def test_all_corners_and_both_sides_are_drawn_equally_often():
     assert len(counts) == 81 and abs(counts - 1000).max() < 150  # deviation 31
     assert mirrored is not None and abs(mirrored.float().mean() - 0.5) < 0.01
     assert draw(1000, flip=False, generator=Generator().manual_seed(3))[2] is None
-
-
-@pytest.mark.parametrize("flip", [True, False])
-def test_the_generator_decides_everything(flip):
-    first, second, other = (
-        crop(IMAGES, *draw(len(IMAGES), flip=flip, generator=Generator().manual_seed(s))) for s in (5, 5, 6)
-    )
-    assert torch.equal(first, second) and not torch.equal(first, other)
-
-
-def test_the_batch_itself_is_left_as_it_is():
-    before = IMAGES.clone()
-    crop(IMAGES, *draw(len(IMAGES), flip=True, generator=Generator().manual_seed(7)))
-    assert torch.equal(IMAGES, before)

@@ -18,17 +18,6 @@ def parameters(model):
     return sum(p.numel() for p in model.parameters())
 
 
-def closed_form(depth, width, classes, shortcut):
-    n = (depth - 2) // 6
-    first = 27 * width
-    same = 9 * (2 * n * width**2 + (2 * n - 1) * ((2 * width) ** 2 + (4 * width) ** 2))
-    entering = 9 * (width * 2 * width + 2 * width * 4 * width)
-    norms = 2 * (width + 2 * n * (width + 2 * width + 4 * width))
-    head = 4 * width * classes + classes
-    ways = width * 2 * width + 2 * width * 4 * width + 2 * (2 * width + 4 * width)
-    return first + same + entering + norms + head + (ways if shortcut == "projection" else 0)
-
-
 def restated(x, model, *, depth, variant, shortcut, training):
     """The network written down once more, with plain functions and the model's numbers in order."""
     numbers = iter(copy.deepcopy(model).state_dict().values())
@@ -85,16 +74,9 @@ def test_parameter_counts_of_the_papers_networks(variant):
     assert counts["identity"] == [269_722, 464_154, 658_586, 853_018]  # He's 0.27 ... 0.85 M
 
 
-@pytest.mark.parametrize(("variant", "shortcut"), KINDS)
-@pytest.mark.parametrize(("depth", "width", "classes"), [(20, 8, 10), (32, 4, 7)])
-def test_parameter_count_follows_the_closed_form(depth, width, classes, variant, shortcut):
-    model = resnet(depth, variant=variant, shortcut=shortcut, width=width, classes=classes)
-    assert parameters(model) == closed_form(depth, width, classes, shortcut)
-
-
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(("variant", "shortcut"), KINDS)
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("depth", [20, 32])
 def test_output_equals_a_plain_restatement(depth, variant, shortcut, training):
     torch.manual_seed(1)
     model = resnet(depth, variant=variant, shortcut=shortcut, width=16).double()
@@ -112,14 +94,6 @@ def test_output_equals_a_plain_restatement(depth, variant, shortcut, training):
     got = model.train(training)(images)
     assert got.shape == (3, 10)
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize(("variant", "shortcut"), KINDS)
-def test_every_parameter_gets_a_gradient(variant, shortcut):
-    torch.manual_seed(1)
-    model = resnet(20, variant=variant, shortcut=shortcut, width=8)
-    F.cross_entropy(model(torch.randn(4, 3, 32, 32)), torch.arange(4)).backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
 
 
 def test_convolutions_start_with_variance_two_over_fan_out():

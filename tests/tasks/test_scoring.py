@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import SGDClassifier
+from syrupy.assertion import SnapshotAssertion
 
 from mlbench import results
 from mlbench.config.compose import compose
@@ -63,7 +64,7 @@ def test_a_model_of_another_framework_has_its_accuracy(
     assert json.loads(capsys.readouterr().out)["reached"] is False
 
 
-def test_a_log_becomes_time_to_accuracy(tmp_path: Path, capsys: Any) -> None:
+def test_a_log_becomes_time_to_accuracy(tmp_path: Path, capsys: Any, snapshot: SnapshotAssertion) -> None:
     path = tmp_path / "log.jsonl"
     times = [(0.5, 70.0), (1.25, 88.99999), (2.5, 89.0), (4.0, 90.5), (5.0, 88.0)]
     path.write_text(
@@ -73,23 +74,23 @@ def test_a_log_becomes_time_to_accuracy(tmp_path: Path, capsys: Any) -> None:
     result = json.loads(capsys.readouterr().out)
     assert (result["seconds"], result["reached"], result["metrics"]) == (2.5, True, {"accuracy": 90.5})
     assert score(f"log={path}") == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "logreg mini: best accuracy 90.50 %",
-        "goal accuracy >= 89 %: reached after 2.5 s",
-    ]
+    assert capsys.readouterr().out.splitlines() == snapshot
     assert score(f"log={path}", "goal=91") == 1
-    assert capsys.readouterr().out.endswith("goal accuracy >= 91 %: not reached\n")
+    assert capsys.readouterr().out.endswith("91 %: not reached\n")
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("", f"has no line (e.g. {EXAMPLE})"),
-        ('{"time": 1, "accuracy": 80}\naccuracy 80\n', "line 2 is no JSON"),
+        ('{"time": 1, "accuracy": 80}\naccuracy 80\n', "line 2 is not JSON"),
         ('{"time": 1}\n', f"line 1 has no number 'accuracy' (e.g. {EXAMPLE})"),
         ('{"time": NaN, "accuracy": 80}\n', "line 1 has no number 'time'"),
-        ('{"time": 1, "accuracy": 980}\n', "line 1: accuracy 980 is not from 0 to 100"),
-        ('{"time": 2, "accuracy": 80}\n{"time": 1, "accuracy": 90}\n', "line 2: its time 1 s is before 2 s"),
+        ('{"time": 1, "accuracy": 980}\n', "line 1: accuracy 980 must be from 0 to 100"),
+        (
+            '{"time": 2, "accuracy": 80}\n{"time": 1, "accuracy": 90}\n',
+            "line 2: its time 1 s is less than 2 s",
+        ),
         (
             '{"time": 1, "accuracy": 0.97}\n',
             "accuracy is in %, and its best value is 0.97 (write 97 for 97 %)",
@@ -120,31 +121,28 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path, data_root: Path, capsys: 
     for protocol in (2, 4):
         pickled = pickle.dumps({"weight": Hostile(trap)}, protocol=protocol)
         (tmp_path / f"pickle{protocol}").write_bytes(pickled)
-    more = "is damaged or holds more than tensors, which is not loaded"
-    for name, sentence in (("torch", more), ("pickle2", more), ("pickle4", "is no file of weights")):
+    more = "is damaged or holds objects other than tensors, which are not loaded"
+    for name, sentence in (("torch", more), ("pickle2", more), ("pickle4", "is not a valid weights file")):
         assert score(f"weights={tmp_path / name}", f"data_root={data_root}") == 2
         assert sentence in capsys.readouterr().err
     assert not trap.exists()
 
 
 @pytest.mark.parametrize(
-    ("saved", "sentence"),
+    "saved",
     [
-        ({"bias": torch.zeros(1)}, "lacks 1 of the 1 tensors of the task's model (e.g. weight)"),
-        (
-            {"weight": torch.zeros(3), "bias": torch.zeros(1)},
-            "has tensors that the task's model has not (e.g. bias)",
-        ),
-        ({"weight": torch.zeros(3)}, "weight has the shape [3], the task's model ["),
-        ([1, 2], "holds no tensors by name"),
+        {"bias": torch.zeros(1)},
+        {"weight": torch.zeros(3), "bias": torch.zeros(1)},
+        {"weight": torch.zeros(3)},
+        [1, 2],
     ],
 )
 def test_weights_of_another_model_are_refused(
-    saved: Any, sentence: str, tmp_path: Path, data_root: Path, capsys: Any
+    saved: Any, snapshot: SnapshotAssertion, tmp_path: Path, data_root: Path, capsys: Any
 ) -> None:
     torch.save(saved, tmp_path / "weights")
     assert score(f"weights={tmp_path / 'weights'}", f"data_root={data_root}") == 2
-    assert sentence in capsys.readouterr().err
+    assert capsys.readouterr().err == snapshot
 
 
 def test_what_cannot_be_scored_is_a_sentence(tmp_path: Path, capsys: Any) -> None:
@@ -152,9 +150,9 @@ def test_what_cannot_be_scored_is_a_sentence(tmp_path: Path, capsys: Any) -> Non
     for arguments, sentence in (
         ((), "score takes weights=FILE or log=FILE"),
         ((f"weights={tmp_path / 'absent'}",), "cannot use"),
-        ((f"weights={tmp_path / 'text'}",), "is no file of weights"),
+        ((f"weights={tmp_path / 'text'}",), "is not a valid weights file"),
         (("task=allreduce", f"weights={tmp_path / 'text'}"), "task=allreduce trains no model"),
-        (("scale=official", f"weights={tmp_path / 'text'}"), "is no file of weights"),
+        (("scale=official", f"weights={tmp_path / 'text'}"), "is not a valid weights file"),
     ):
         given = (
             list(arguments) if arguments and arguments[0].startswith("task=") else ["task=logreg", *arguments]

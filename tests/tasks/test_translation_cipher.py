@@ -37,25 +37,6 @@ def test_a_source_sentence_has_one_translation(pairs):
     assert len(repeated) >= 10 and all(translations[source] == target for source, target in repeated)
 
 
-def test_what_agrees_agrees():
-    """The same noun as subject, object and place, in both numbers, and the three places of the verb."""
-    words = cipher._lexicon("target")
-    singular, many = cipher.Phrase(0, 1, 3, plural=False), cipher.Phrase(0, 1, 4, plural=True)
-    article, adjective, verb = words["article"][0], words["adjective"][1], words["verb"][2]
-    single, plural = words["noun"][3], words["noun"][4] + "n"  # noun 3 has the vowel a
-    particles = words["preposition"][0], words["conjunction"][0], words["adverb"][0]
-    first = cipher.Clause(singular, 2, many, None)
-    second = cipher.Clause(many, 2, singular, (0, singular))
-    subject, thing = [article + "a", single, adjective + "a"], [article + "im", plural, adjective + "im"]
-    expected = [*subject, verb + "t", *thing]
-    assert cipher._target(words, None, first, None).lower() == " ".join(expected) + "."
-    expected = [particles[2], verb + "t", *subject, *thing, particles[1]]
-    expected += [article + "i", plural, adjective + "i", particles[0]]
-    expected += [article + "ar", single, adjective + "ar"]
-    expected += [article + "am", single, adjective + "am", verb + "nt"]
-    assert cipher._target(words, 0, first, (0, second)).lower() == " ".join(expected) + "."
-
-
 @pytest.mark.slow
 def test_the_light_goal_is_out_of_reach_without_learning(pairs):
     """Neither a dictionary, nor the right words in any order, nor the most similar training sentence."""

@@ -11,8 +11,8 @@ import pytest
 
 from mlbench.config.errors import UserError
 from mlbench.datasets import arrow
-from mlbench.tasks.translation import cipher, corpus, data, moses
-from mlbench.tasks.translation.subwords import BOS, EOS, PAD, SPECIALS, UNK
+from mlbench.tasks.translation import cipher, data, moses
+from mlbench.tasks.translation.subwords import UNK
 
 
 def wanting(dataset: str = "cipher", **changes: object) -> SimpleNamespace:
@@ -46,29 +46,6 @@ def test_the_cipher_comes_back_as_it_was_said(found: data.CorpusSplits) -> None:
     english = sentences(found, found.train.sources, found.train.source_offsets)
     assert english == [pair[0] for pair in train]
     assert not set(english) & {pair[0] for pair in test}
-
-
-@pytest.mark.slow
-def test_its_columns_are_sub_words_mapped_from_the_file(found: data.CorpusSplits) -> None:
-    pairs = found.train
-    assert len(pairs) == 15_000 and len(found.test) == 400
-    assert pairs.sources.dtype == np.int32 and not pairs.sources.flags.writeable
-    assert found.pieces[:4].to_pylist() == list(SPECIALS)
-    assert len(found.pieces) <= found.vocabulary < len(found.pieces) + 8 and found.vocabulary % 8 == 0
-    assert 700 < len(found.pieces) < 820
-    assert pairs.sources.min() >= 4 and pairs.targets.max() < len(found.pieces)
-    assert not np.isin(UNK, found.test.sources)
-
-
-def test_detokenising_ends_at_eos_and_says_no_special_token(found: data.CorpusSplits) -> None:
-    begin, end = found.test.target_offsets[:2]
-    words = found.test.targets[begin:end].tolist()
-    padded = [BOS, *words[:2], PAD, *words[2:], found.vocabulary - 1, found.vocabulary, EOS, *words, UNK]
-    if found.vocabulary == len(found.pieces):
-        padded.remove(found.vocabulary - 1)
-    test = found.load_test()
-    assert test.detokenise(padded) == test.references[0]
-    assert test.detokenise([]) == test.detokenise([EOS, 9]) == ""
 
 
 @pytest.mark.slow
@@ -167,42 +144,17 @@ def test_no_test_sentence_is_dropped_however_odd(tmp_path: Path) -> None:
     assert dataset.test.sources[0] == UNK
 
 
-def test_each_state_of_own_files_and_each_rule_has_its_folder(tmp_path: Path) -> None:
-    wanted = own(tmp_path)
-    first = corpus.folder(wanted)
-    assert corpus.folder(wanted) == first and first.startswith("files-")
-    assert corpus.folder(SimpleNamespace(**(vars(wanted) | {"dataset": "wmt17_en_de"}))) != first
-    (tmp_path / "train.en").write_text("changed\n")
-    assert corpus.folder(wanted) != first
-
-
-def test_what_is_wrong_with_own_files_is_said_in_a_sentence(tmp_path: Path) -> None:
-    wanted = own(tmp_path)
-    with pytest.raises(UserError, match="train_files and task.test_files go together"):
-        data.prepare_dataset(wanting(train_files=tmp_path / "train"), tmp_path)
-    with pytest.raises(UserError, match=r"there is no file .*train\.de"):
-        data.prepare_dataset(SimpleNamespace(**(vars(wanted) | {"target": "de"})), tmp_path)
-    (tmp_path / "test.fr").write_text("one\n")
-    with pytest.raises(UserError, match=r"test\.fr ends before line 2"):
-        data.prepare_dataset(wanted, tmp_path)
-    own(tmp_path)
-    (tmp_path / "train.en").write_bytes(b"caf\xe9\n")
-    with pytest.raises(UserError, match=r"train\.en, line 1 is not UTF-8"):
-        data.prepare_dataset(wanted, tmp_path)
-    own(tmp_path)
-    for side in ("en", "fr"):
-        (tmp_path / f"train.{side}").write_text("\n\n")
-    with pytest.raises(UserError, match="no training sentence left"):
-        data.prepare_dataset(wanted, tmp_path)
-    own(tmp_path)
-    for side in ("en", "fr"):
-        (tmp_path / f"test.{side}").write_text("")
-    with pytest.raises(UserError, match=r"test\.en has no sentence"):  # every BLEU would be 0
-        data.prepare_dataset(wanted, tmp_path)
+def test_own_files_without_a_sentence_are_refused(tmp_path: Path) -> None:
+    for split, sentence in (("train", "no training sentences remain"), ("test", r"test\.en is empty")):
+        wanted = own(tmp_path)
+        for side in ("en", "fr"):
+            (tmp_path / f"{split}.{side}").write_text("\n\n" if split == "train" else "")
+        with pytest.raises(UserError, match=sentence):  # without a test sentence every BLEU would be 0
+            data.prepare_dataset(wanted, tmp_path)
     assert not list(tmp_path.glob("files-*"))
 
 
 def test_the_data_sets_have_one_direction(tmp_path: Path) -> None:
     for name in ("cipher", "wmt16_en_de", "wmt17_en_de"):
-        with pytest.raises(UserError, match=f"{name} is from en to de, not from de to en"):
+        with pytest.raises(UserError, match=f"{name} .* de to en"):
             data.prepare_dataset(wanting(name, source="de", target="en"), tmp_path)

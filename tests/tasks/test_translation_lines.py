@@ -25,12 +25,12 @@ def test_files_of_unequal_length_do_not_translate_each_other(
     tmp_path: Path, source: bytes, target: bytes
 ) -> None:
     short = "a.en" if len(source) < len(target) else "a.de"
-    with pytest.raises(UserError, match=rf"{short} ends before line 2, .* does not"):
+    with pytest.raises(UserError, match=rf"{short} ends before line 2"):
         list(lines.pairs(*files(tmp_path, source, target)))
 
 
 def test_what_is_not_utf8_is_named_or_replaced(tmp_path: Path) -> None:
     both = files(tmp_path, b"ok\nna\xefve\n", b"gut\nnaiv\n")
-    with pytest.raises(UserError, match=r"a\.en, line 2 is not UTF-8"):
+    with pytest.raises(UserError, match=r"a\.en, line 2 .*UTF-8"):
         list(lines.pairs(*both))
     assert list(lines.pairs(*both, errors="replace"))[1] == ("na\ufffdve", "naiv")

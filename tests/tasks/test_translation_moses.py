@@ -74,7 +74,3 @@ def test_many_chunks_on_many_processes_come_out_in_order(monkeypatch: pytest.Mon
     assert letters == alone.letters
     text = "".join(alone.sources + alone.targets).replace(" ", "")
     assert dict(letters.counts) == {letter: text.count(letter) for letter in set(text)}
-
-
-def test_no_pairs_are_no_chunk() -> None:
-    assert list(moses.clean_all([], WMT16)) == []

@@ -3,12 +3,9 @@
 import json
 from collections import Counter
 from pathlib import Path
-from random import Random
 
-import pytest
 from tokenizers import Tokenizer
 
-from mlbench.config.errors import UserError
 from mlbench.tasks.translation import cipher, subwords
 from mlbench.tasks.translation.subwords import SPECIALS, SUFFIX, UNK, CharCounts, VocabSize
 
@@ -56,24 +53,6 @@ def test_each_merge_is_of_a_most_frequent_pair(tmp_path: Path) -> None:
         assert made.encode(word).tokens == symbols
 
 
-def test_merges_and_pieces_are_counted_as_asked(tmp_path: Path) -> None:
-    made = learnt(tmp_path, LINES, VocabSize(merges=100))
-    text = "".join(LINES).replace(" ", "")
-    finals = {word[-1] for line in LINES for word in line.split()}
-    assert len(merges_of(made)) == 100
-    assert made.get_vocab_size() == 100 + len(SPECIALS) + len(set(text)) + len(finals)
-    assert subwords.pieces(made)[:4] == list(SPECIALS)
-    assert learnt(tmp_path, LINES, VocabSize(pieces=333)).get_vocab_size() == 333
-
-
-def test_the_vocabulary_does_not_depend_on_the_order_of_lines(tmp_path: Path) -> None:
-    made = learnt(tmp_path, LINES, VocabSize(merges=300)).to_str()
-    for seed in range(3):
-        lines = list(LINES)
-        Random(seed).shuffle(lines)
-        assert learnt(tmp_path, lines, VocabSize(merges=300)).to_str() == made
-
-
 def test_learning_stops_where_no_pair_is_seen_twice(tmp_path: Path) -> None:
     made = learnt(tmp_path, ["abc abd"], VocabSize(merges=1000))
     assert merges_of(made) == [("a", "b")]
@@ -86,13 +65,6 @@ def test_rare_letters_become_unknown(tmp_path: Path) -> None:
     whole = learnt(tmp_path, lines, VocabSize(merges=10))
     assert UNK not in whole.encode("яb").ids
     assert made.encode("語ab").ids[0] == UNK and whole.encode("語ab").ids[0] == UNK
-
-
-def test_equally_rare_letters_share_their_fate() -> None:
-    letters = CharCounts()
-    letters.add(["aaaaaaab", "c"])
-    assert letters.alphabet(0.7) == ["a"]
-    assert letters.alphabet(0.8) == ["a", "b", "c"] == letters.alphabet(1.0)
 
 
 def test_text_that_looks_like_a_special_token_is_text(tmp_path: Path) -> None:
@@ -110,8 +82,3 @@ def test_encoding_keeps_lines_apart_and_joining_undoes_it(tmp_path: Path) -> Non
     for line, begin, end in zip(lines, offsets[:-1], offsets[1:], strict=True):
         assert subwords.joined(pieces[number] for number in values[begin:end]) == line.split()
     assert subwords.joined(["a", "b"]) == ["ab"] and subwords.joined([]) == []
-
-
-def test_no_text_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no training sentence left"):
-        learnt(tmp_path, [], VocabSize(merges=10))

@@ -1,7 +1,5 @@
 """Both translation tasks as they train: the same for any number of workers, precision, and the decoder."""
 
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import mini_worker, run_ranks
+from ranks import mini_worker
 
 from mlbench.config.compose import compose
 from mlbench.tasks import registry
@@ -21,7 +19,6 @@ from mlbench.tasks.translation.subwords import BOS, EOS, PAD
 from mlbench.training import loop
 from mlbench.training.worker import Worker
 
-UPDATES = 3
 SMALL = {
     "gnmt": [
         "task.hidden=16",
@@ -43,52 +40,6 @@ def small(name: str, *overrides: str) -> Any:
         "task.max_target_length=30",
     ]
     return compose([f"task={name}", *common, *SMALL[name], *overrides]).task
-
-
-def trained(worker: Worker, name: str, root: Path) -> tuple[list[float], dict[str, float], float, int]:
-    """Train a few updates and validate; return the weights, the metrics, the loss and the samples."""
-
-    class Few:
-        def __init__(self, updates: Any) -> None:
-            self.steps = updates
-
-        def __len__(self) -> int:
-            return UPDATES
-
-        def __iter__(self) -> Any:
-            return (update for _, update in zip(range(UPDATES), self.steps, strict=False))
-
-    setup = registry.build(small(name), mini_worker(worker, root))
-    few = replace(
-        setup, epochs=1, validate_at=(1.0,), steps=lambda text, epoch: Few(setup.steps(text, epoch))
-    )
-    outcome = loop.train(few, worker)
-    weights = torch.cat([weight.detach().flatten() for weight in setup.model.parameters()])
-    (validation,) = outcome.validations
-    samples = sum(times.samples for times in outcome.phase_times)
-    return weights.tolist(), validation["metrics"], validation["train_loss"], samples
-
-
-def train_both(worker: Worker, root: Path) -> list[Any]:
-    return [trained(worker, name, root) for name in SMALL]
-
-
-@pytest.fixture(scope="module")
-def alone(data_root: Path) -> list[Any]:
-    return run_ranks(train_both, 1, data_root)[0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [2, 3])
-def test_any_number_of_workers_makes_the_same_updates_and_bleu(workers, alone, data_root):
-    """Two workers take two of four micro-batches each; three share every one of them, row by row."""
-    ranks = run_ranks(train_both, workers, data_root)
-    for task, (expected, expected_metrics, expected_loss, expected_samples) in enumerate(alone):
-        assert sum(rank[task][3] for rank in ranks) == expected_samples
-        for weights, metrics, loss, _ in (rank[task] for rank in ranks):
-            assert weights == pytest.approx(expected, abs=1e-4)  # Adam divides tiny gradients by tiny roots
-            assert loss == pytest.approx(expected_loss, rel=1e-4)
-            assert metrics == pytest.approx(expected_metrics, rel=1e-6)
 
 
 def batch(*, sentences=4, source=7, target=6):
@@ -149,47 +100,6 @@ def network(name: str) -> Any:
     if name == "gnmt":
         return Gnmt(40, hidden=16, layers=3, dropout=0.0)
     return Transformer(40, d_model=16, ffn=16, heads=4, layers=2, dropout=0.0)
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("gnmt", torch.bfloat16), ("transformer", torch.bfloat16), ("transformer", torch.float16)],
-)
-def test_autocast_computes_what_full_precision_does(name, dtype):
-    """On a CPU, which has the casts of a GPU if not its kernels, and no LSTM in fp16."""
-    net, some, config = network(name), batch(), small(name)
-
-    def gradient() -> tuple[float, torch.Tensor]:
-        net.zero_grad()
-        logits = net(some.source, some.source_lengths, some.target_in)
-        loss = translating.update_loss(logits, some, config=config, workers=1)
-        loss.backward()
-        return loss.item(), torch.cat([weight.grad.flatten() for weight in net.parameters()])
-
-    exact = gradient()
-    with torch.autocast("cpu", dtype=dtype):
-        half = gradient()
-    assert half[0] == pytest.approx(exact[0], rel=0.01)
-    assert F.cosine_similarity(half[1], exact[1], dim=0) > 0.99
-
-
-@pytest.mark.slow
-def test_gnmts_gradient_is_clipped_before_the_step_and_the_transformers_is_not(monkeypatch, data_root):
-    """Adam hides a gradient's length, so what it is given is looked at."""
-    norms: list[float] = []
-    for name in SMALL:
-        setup = registry.build(small(name), mini_worker(Worker(), data_root))
-        batch = next(iter(setup.steps(setup.load(), 0)))[0]
-        (1e3 * setup.loss(setup.forward(setup.model, batch), batch)).backward()
-        gradients = [weight.grad for weight in setup.model.parameters() if weight.grad is not None]
-        monkeypatch.setattr(
-            setup.optimizer,
-            "step",
-            lambda given=gradients: norms.append(torch.cat([g.flatten() for g in given]).norm().item()),
-        )
-        if setup.optimizer_step is not None:  # the Transformer leaves the step to the loop
-            setup.optimizer_step()
-    assert norms == [pytest.approx(5.0, rel=1e-4)]
 
 
 def test_a_translation_is_bounded_as_the_recipe_says(monkeypatch):

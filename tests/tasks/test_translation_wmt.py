@@ -139,13 +139,6 @@ def test_the_transformers_data_keep_every_pair_with_two_sides(mirror: Mirror, tm
     assert mirror.requests and not any("nc-v11" in name for name, _ in mirror.requests)
 
 
-def test_a_second_preparation_fetches_nothing(mirror: Mirror, tmp_path: Path) -> None:
-    folder = data.prepare_dataset(wanting("wmt16_en_de"), tmp_path)
-    requests = len(mirror.requests)
-    assert data.prepare_dataset(wanting("wmt16_en_de"), tmp_path) == folder
-    assert len(mirror.requests) == requests == 4
-
-
 def changed(file: str, change: dict[str, str | bytes | None]) -> dict[str, bytes]:
     members = {name: text for name, text in (ARCHIVES[file] | change).items() if text is not None}
     return {file: tgz(members)}
@@ -187,12 +180,6 @@ def test_damaged_archives_fail_with_a_sentence(
         data.prepare_dataset(wanting("wmt16_en_de"), tmp_path)
     assert not (tmp_path / "wmt16_en_de").exists()
     assert not list(tmp_path.glob(".wmt16_en_de.writer*"))
-
-
-def test_an_archive_that_is_not_the_published_one_is_refused(mirror: Mirror, tmp_path: Path) -> None:
-    mirror.files[NEWS] = tgz({"training/news-commentary-v11.de-en.en": "forged\n"})
-    with pytest.raises(UserError, match="instead of"):
-        data.prepare_dataset(wanting("wmt16_en_de"), tmp_path)
 
 
 def test_an_entry_that_leads_elsewhere_is_written_where_it_belongs(tmp_path: Path) -> None:

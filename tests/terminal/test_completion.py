@@ -10,6 +10,7 @@ import pytest
 from commands import PATIENCE_S
 from conftest import ROOT
 from driven import Run
+from syrupy.assertion import SnapshotAssertion
 
 from mlbench import __main__
 from mlbench.terminal import completion
@@ -82,6 +83,8 @@ def test_runs_and_studies_are_completed_from_the_folder_that_the_line_names(tmp_
     assert completion.replies("zsh", line, COMMANDS) == ["scaling "]
 
 
-def test_a_shell_that_is_not_known_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shell_that_is_not_known_is_a_mistake(
+    capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
+) -> None:
     assert __main__.main(["--completion", "tcsh"]) == 2
-    assert "--completion takes bash or zsh or fish, got: tcsh" in capsys.readouterr().err
+    assert capsys.readouterr().err == snapshot

@@ -12,16 +12,16 @@ import pytest
 from commands import PATIENCE_S
 from conftest import ROOT
 
-from mlbench import cluster, data, doctor, predict, results, run, sweep
+from mlbench import cluster, data, doctor, duel, predict, results, run, sweep
 from mlbench.config import compose, plugins
 from mlbench.config.experiment import Experiment
 from mlbench.studies.spec import OPTIONS
 from mlbench.terminal import args, help
 
 measure: Any = import_module("mlbench.measure")  # mlbench.measure is its function
-ALL = (run, sweep, measure, data, results, predict, cluster, doctor)
-# Without the package that brings it a command is one sentence (tests/test_wings.py).
-COMMANDS = [module for module in ALL if module is not predict or find_spec("mlbench.wings.prediction")]
+ALL = (run, sweep, measure, duel, data, results, predict, cluster, doctor)
+# Without the package that brings it a command is one sentence (tests/test_shipped_plugins.py).
+COMMANDS = [module for module in ALL if module is not predict or find_spec("mlbench.plugins.prediction")]
 VERBS = [(module, verb) for module in COMMANDS for verb in module.COMMAND.verbs]
 
 
@@ -51,37 +51,36 @@ def test_the_whole_command_lists_its_sub_commands_and_fits_80_columns(module, ca
         assert verb.summary and ("examples:" in verb.help or module is cluster)
 
 
-@pytest.mark.parametrize("module", COMMANDS, ids=lambda module: module.COMMAND.name)
-def test_every_command_has_a_version(module, capsys):
-    assert module.main(["--version"]) == 0
-    assert re.fullmatch(r"mlbench \d+\.\d+\.\d+(\.dev\d+)?\n", capsys.readouterr().out)
-
-
-@pytest.mark.parametrize(
-    "module", [module for module in COMMANDS if not module.COMMAND.empty], ids=lambda m: m.COMMAND.name
-)
-def test_nothing_written_prints_the_help_and_is_a_mistake(module, capsys):
-    assert module.main([]) == 2
-    assert capsys.readouterr().out == shown(capsys, module)
-
-
 def examples(module):
     for name, verb in module.COMMAND.verbs.items():
-        for line in re.findall(r"^  (python (?:.*\\\n)*.*)", verb.help, re.MULTILINE):
+        for line in re.findall(r"^  (mlbench (?:.*\\\n)*.*)", verb.help, re.MULTILINE):
             yield name, shlex.split(line.replace("\\\n", " "))
+    for _, content in module.COMMAND.sections():
+        if isinstance(content, str) and content.startswith(f"{module.COMMAND.program} "):
+            yield "", shlex.split(content)
 
 
 @pytest.mark.parametrize("module", COMMANDS, ids=lambda module: module.COMMAND.name)
 def test_every_example_is_a_command_line_that_is_understood(module):
+    assert [*examples(module)] or module is cluster
     for verb, command in examples(module):
-        assert command[:3] == ["python", "-m", f"mlbench.{module.COMMAND.name}"]
-        # Behind `--` is the user's own command.
-        command = command[: command.index("--")] if module is measure else command
-        read = args.parse(module.COMMAND, command[3:])
+        assert command[:2] == ["mlbench", module.COMMAND.name]
+        # Behind `--` is the user's own command, or two settings of a task.
+        command, sides = _divided(command) if module in (measure, duel) else (command, [])
+        read = args.parse(module.COMMAND, command[2:])
         assert read.verb == verb
         if module in (run, data) and not getattr(read.options, "new", False):
             args.check_overrides(read.arguments)
             compose.compose(read.arguments)
+        for side in sides:
+            if all("=" in word for word in side):
+                compose.compose([*read.arguments, *side])
+
+
+def _divided(command):
+    """Return what stands before `--`, and what follows it, divided at `---`."""
+    at = command.index("--")
+    return command[:at], [shlex.split(side) for side in shlex.join(command[at + 1 :]).split(" --- ")]
 
 
 def test_every_group_and_choice_is_listed_with_the_default_marked():
@@ -121,41 +120,15 @@ def test_the_settings_of_sweep_are_those_that_a_study_reads():
 
 def test_run_names_every_other_command(capsys):
     see_also = " ".join(shown(capsys, run).partition("\nsee also:\n")[2].split())
-    named = re.findall(r"python -m mlbench\.(\w+) --help", see_also)
+    named = re.findall(r"mlbench\s+(\w+)\s+--help", see_also)
     assert set(named) == {module.COMMAND.name for module in ALL} - {"run"}
-    assert {path.stem for path in (ROOT / "mlbench").glob("*.py")} - {"__init__", "__main__", "clock"} == {
+    files = [
+        *(ROOT / "mlbench").glob("*.py"),
+        *(path.parent for path in (ROOT / "mlbench").glob("*/__main__.py")),
+    ]
+    assert {path.stem for path in files} - {"__init__", "__main__", "clock"} == {
         module.COMMAND.name for module in ALL
     }
-
-
-@pytest.mark.parametrize(
-    ("source", "text"),
-    [
-        ("# Task 1: a net (He et al. 2015). More of it.\nname: x\n", "Task 1: a net (He et al. 2015)."),
-        ("# A sentence of\n# two lines.\nname: x\n", "A sentence of two lines."),
-        ("# A comment.\nname: x\ndescription: A node, 4 CPUs\n", "A node, 4 CPUs"),
-        ('{"name": "x", "description": "quoted"}\n', "quoted"),
-        ("name: x\n", ""),
-    ],
-)
-def test_a_choice_is_described_by_its_own_file(tmp_path, source, text):
-    path = tmp_path / "x.yaml"
-    path.write_text(source)
-    assert help.description(path) == text
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "recipes:\n  a: {}\n  b: {x: 1}\n",
-        "recipes:\n    'a': {}\n    \"b\": {}\n",
-        "recipes: {a: {}, b: {}}\n",
-    ],
-)
-def test_recipes_are_found_however_the_yaml_is_written(tmp_path, source):
-    path = tmp_path / "x.yaml"
-    path.write_text("name: x\n" + source)
-    assert help.names(path, "recipes") == ["a", "b"]
 
 
 @pytest.mark.parametrize("word", ["--help", "--version"])

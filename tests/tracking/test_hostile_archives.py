@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import stat
 import struct
 import warnings
@@ -14,6 +15,7 @@ import pytest
 import zips
 from conftest import ROOT
 from driven import Run
+from syrupy.assertion import SnapshotAssertion
 from test_archive import exported, rewritten
 
 from mlbench import results
@@ -59,21 +61,24 @@ def read(path: Path) -> UserError:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (forged("../../record.json"), "is no file of an export"),
-        (forged("/etc/record.json"), "is no file of an export"),
-        (forged("folder/"), "is no file of an export"),
-        (forged("evil.pkl"), "is no file of an export"),
-        (forged("record.json\x1b[2J"), "is no file of an export"),
+        (forged("../../record.json"), "is not a file of an export"),
+        (forged("/etc/record.json"), "is not a file of an export"),
+        (forged("folder/"), "is not a file of an export"),
+        (forged("evil.pkl"), "is not a file of an export"),
+        (forged("record.json\x1b[2J"), "is not a file of an export"),
         (forged("record.json", mode=stat.S_IFLNK | 0o777), "is a link"),
         (forged("record.json", mode=stat.S_IFIFO | 0o777), "is a link"),
-        (twice(), "is in it twice"),
-        (2 * forged("record.json"), "something stands before its first file"),
-        (forged("record.json")[:-30], "damaged or no zip file"),
-        (b"PK\x03\x04 and no more", "damaged or no zip file"),
-        (b"", "damaged or no zip file"),
-        (patched(b"PK\x01\x02", 8, struct.pack("<H", 1)), "damaged or no zip file"),  # says it is encrypted
-        (patched(b"PK\x01\x02", 10, struct.pack("<H", 97)), "damaged or no zip file"),  # unknown method
-        (patched(b"PK\x01\x02", 16, b"\0\0\0\0"), "damaged or no zip file"),  # wrong check sum
+        (twice(), "it has a file twice"),
+        (2 * forged("record.json"), "it has data before its first file"),
+        (forged("record.json")[:-30], "damaged or not a zip file"),
+        (b"PK\x03\x04 and no more", "damaged or not a zip file"),
+        (b"", "damaged or not a zip file"),
+        (
+            patched(b"PK\x01\x02", 8, struct.pack("<H", 1)),
+            "damaged or not a zip file",
+        ),  # says it is encrypted
+        (patched(b"PK\x01\x02", 10, struct.pack("<H", 97)), "damaged or not a zip file"),  # unknown method
+        (patched(b"PK\x01\x02", 16, b"\0\0\0\0"), "damaged or not a zip file"),  # wrong check sum
         (forged("record.json"), "events.jsonl is missing"),
     ],
     ids=range(16),
@@ -86,13 +91,15 @@ def test_bad_zips_are_refused_and_write_nothing(tmp_path: Path, content: bytes, 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_bomb_is_read_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_is_read_up_to_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
     monkeypatch.setattr(archive, "MAX_BYTES", 2**20)
     path = zips.write(tmp_path / "run.zip", {"record.json": " " * (8 * 2**20)})
     assert path.stat().st_size < archive.MAX_BYTES
-    assert "it unpacks to more than 1 MiB" in str(read(path))
+    assert "more than 1 MiB" in str(read(path))
     path.write_bytes(bytes(2**20 + 1))
-    assert "is larger than 1 MiB" in str(read(path))
+    assert str(read(path)) == snapshot
 
 
 @pytest.fixture
@@ -117,7 +124,7 @@ def test_a_run_cannot_take_the_name_of_something_else(
     path = zips.write(tmp_path / "named.zip", content)
     elsewhere = tmp_path / "elsewhere"
     assert results.main(["import", str(path), f"output_root={elsewhere}"]) == 2
-    assert not elsewhere.exists() and "is no name of a run" in str(read(path))
+    assert not elsewhere.exists() and "not a run name" in str(read(path))
 
 
 def test_what_a_terminal_would_obey_is_made_visible(tmp_path: Path, empty_store: Path, capsys: Any) -> None:
@@ -132,11 +139,6 @@ def test_what_a_terminal_would_obey_is_made_visible(tmp_path: Path, empty_store:
     shown = capsys.readouterr().out
     assert "[red]it broke[/red]" in shown
     assert not any(mark in shown for mark in ("\x1b", "\x07", "\u202e"))
-
-
-def test_deep_json_is_refused(files: dict[str, str], tmp_path: Path) -> None:
-    path = zips.write(tmp_path / "run.zip", files | {"record.json": "[" * 100_000 + "]" * 100_000})
-    assert "is not valid JSON" in str(read(path))
 
 
 def forged_log(files: dict[str, str], change: Callable[[list[dict[str, Any]]], Any]) -> dict[str, str]:
@@ -189,20 +191,20 @@ def test_an_archive_costs_no_more_than_its_limits(
     monkeypatch.setattr(archive, "MAX_EVENTS", 100)
     monkeypatch.setattr(archive, "MAX_VALUES", 10_000)
     many = zips.write(tmp_path / "many.zip", finished | {"events.jsonl": 101 * "{}\n"})
-    assert "has more than 100 events" in str(read(many))
+    assert "more than 100 events" in str(read(many))
     wide = zips.write(tmp_path / "wide.zip", finished | {"record.json": "[" + 20_000 * "[]," + "[]]"})
-    assert "record.json has more than 10,000 values" in str(read(wide))
+    assert "more than 10,000 values" in str(read(wide))
     monkeypatch.setattr(archive, "MAX_BYTES", 2**20)
     blank = {name: text + 400_000 * " " for name, text in finished.items() if name != "events.jsonl"}
     large = zips.write(tmp_path / "large.zip", finished | blank)
-    assert "it unpacks to more than 1 MiB" in str(read(large))
+    assert "more than 1 MiB" in str(read(large))
 
 
 def test_a_number_that_is_infinite_is_refused(finished: dict[str, str], tmp_path: Path) -> None:
     log = finished["events.jsonl"].replace('"elapsed": 4.0', '"elapsed": 1e999')
     assert log != finished["events.jsonl"]
     message = str(read(zips.write(tmp_path / "run.zip", finished | {"events.jsonl": log})))
-    assert "1e999 is no number" in message
+    assert "1e999 is not a number" in message
 
 
 @pytest.mark.parametrize(("file", "name"), [("record.json", "time_to_accuracy"), ("events.jsonl", "elapsed")])
@@ -213,7 +215,7 @@ def test_a_name_that_stands_twice_is_refused(
     text = finished[file].replace(f'"{name}":', f'"{name}": 0.5, "{name}":', 1)
     assert text != finished[file]
     path = zips.write(tmp_path / "run.zip", finished | {file: text})
-    assert f"{file} is not valid JSON (a name stands twice" in str(read(path))
+    assert re.search(f"{file} is .*repeated", str(read(path)))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +226,7 @@ def test_what_is_no_run_of_mlbench_is_no_command(
     command: str, finished: dict[str, str], tmp_path: Path
 ) -> None:
     texts = forged_log(finished, lambda log: log[0]["value"].update(command=command))
-    assert "its command is none of python -m mlbench.run" in str(read(zips.write(tmp_path / "a.zip", texts)))
+    assert "command is not" in str(read(zips.write(tmp_path / "a.zip", texts)))
 
 
 @pytest.mark.parametrize(
@@ -267,17 +269,9 @@ def test_a_run_of_a_script_is_imported_without_the_script_s_own_command(
     assert record.command == f"python -m mlbench.{expected}"
 
 
-@pytest.mark.parametrize("change", [{"command": [7]}, {"command": "x"}, {"stall_s": "9"}, {"cwd": 7}])
-def test_a_script_s_configuration_of_another_shape_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    run = Run(tmp_path / "theirs", "task=script", "task.path=train.py")
-    run.end("failed")
-    experiment = run.start["experiment"]
-    changed = experiment | {"task": experiment["task"] | change}
-    path = zips.write(tmp_path / "a.zip", rewritten(exported(run, tmp_path), experiment=changed))
-    assert "record.json was changed (experiment.task" in str(read(path))
-
-
-def test_of_two_submissions_the_first_is_looked_at_too(finished: dict[str, str], tmp_path: Path) -> None:
+def test_of_two_submissions_the_first_is_looked_at_too(
+    finished: dict[str, str], tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     """Its command was taken apart as it was."""
     value = {"name": "r", "namespace": "n", "command": "python -m mlbench.run"}
     event = {"time_ms": 0, "event_type": "POINT_IN_TIME", "key": "submission", "value": value, "metadata": {}}
@@ -285,4 +279,4 @@ def test_of_two_submissions_the_first_is_looked_at_too(finished: dict[str, str],
     *before, last = texts["events.jsonl"].splitlines(keepends=True)
     log = [*before, json.dumps(event | {"value": 7}) + "\n", last]
     path = zips.write(tmp_path / "run.zip", texts | {"events.jsonl": "".join(log)})
-    assert "its event log is damaged or was changed" in str(read(path))
+    assert str(read(path)) == snapshot

@@ -67,12 +67,6 @@ def test_official_logs_pass_mlperf_s_rules(task: str, tmp_path: Path) -> None:
         assert longest["metadata"]["method"] == "discard"
 
 
-@pytest.mark.parametrize("task", sorted(GOALS))
-def test_mlperf_s_rules_refuse_a_log_below_its_goal(task: str, tmp_path: Path) -> None:
-    path = log_of(tmp_path, f"task={task}", "scale=official", values=(15.0, 18.0))
-    assert any("eval_accuracy" in said for said in complaints(path))
-
-
 def test_samples_are_rows_of_what_trains_and_validates_in_however_many_files(tmp_path: Path) -> None:
     """ImageNet's splits have several, and a vocabulary is neither."""
 

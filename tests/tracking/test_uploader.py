@@ -127,68 +127,36 @@ def test_while_workers_train_the_thread_yields_to_them_and_not_once_they_have_en
     assert niceness == [19, own] and os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a priority")
-def test_what_the_thread_has_begun_ends_at_ordinary_priority(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(uploader, "LOWEST_PRIORITY", 19)
-    run, began, end = Run(root), threading.Event(), threading.Event()
-    ordinary = os.getpriority(os.PRIO_PROCESS, 0)
-    monkeypatch.setattr(uploader.RunUpload, "advance", lambda _: (began.set(), end.wait()))
-    mirror = uploader.MlflowUploader(run.folder, run.experiment.store)
-    mirror.start()
-    try:
-        assert began.wait(PATIENCE_S) and mirror.native_id is not None
-        assert os.getpriority(os.PRIO_PROCESS, mirror.native_id) == uploader.LOWEST_PRIORITY
-        mirror.finish(wait=0)
-        until(lambda: os.getpriority(os.PRIO_PROCESS, mirror.native_id or 0) == ordinary)
-    finally:
-        end.set()
-    until(lambda: not writing())
-
-
-def test_a_run_has_its_times_and_status(mirrored: tuple[Run, Any]) -> None:
-    _, seen = mirrored
-    assert seen.info.status == "FINISHED"
-    assert seen.info.run_name == "logreg mini 2w gloo 7"
+def test_a_run_has_its_times_status_tags_and_configuration(mirrored: tuple[Run, Any]) -> None:
+    run, seen = mirrored
+    assert (seen.info.status, seen.info.run_name) == ("FINISHED", "logreg mini 2w gloo 7")
     assert seen.info.start_time == BEGUN * 1000
     assert seen.info.end_time == (STARTED + 2 * EPOCH_S + 1) * 1000
-
-
-def test_tags_identify_the_run(mirrored: tuple[Run, Any]) -> None:
-    run, seen = mirrored
-    wanted = {
-        "task": "logreg",
-        "scale": "mini",
-        "division": "open",
-        "goal": "85.0",
-        "target": "accuracy >= 85",
-        "hardware": "local",
-        "backend": "gloo",
-        "workers": "2",
-        "oversubscribed": "false",
-        "status": "goal_reached",
-        "seed": "7",
-        "key": identity.key(run.experiment),
-    }
+    wanted = {"task": "logreg", "scale": "mini", "division": "open", "goal": "85.0", "hardware": "local"}
+    wanted |= {"target": "accuracy >= 85", "backend": "gloo", "workers": "2", "oversubscribed": "false"}
+    wanted |= {"status": "goal_reached", "seed": "7", "key": identity.key(run.experiment)}
     assert wanted.items() <= seen.data.tags.items()
-
-
-def test_params_are_the_resolved_configuration(mirrored: tuple[Run, Any]) -> None:
-    run, seen = mirrored
     assert seen.data.params["task.batch_size"] == str(run.experiment.plain()["task"]["batch_size"])
     assert "hardware.price" not in seen.data.params  # it has none
     assert seen.data.params["seed"] == "7"
 
 
-def test_validations_have_the_time_at_which_they_were_made(mirrored: tuple[Run, Any]) -> None:
+def history(run: Run, mlflow_id: str, name: str) -> list[tuple[float, int, int]]:
+    """Return value, time in ms and step of each point of a metric."""
+    points = client(run.experiment.store).get_metric_history(mlflow_id, name)
+    return [(point.value, point.timestamp, point.step) for point in points]
+
+
+def test_validations_have_the_time_at_which_they_were_made_and_system_metrics_their_own(
+    mirrored: tuple[Run, Any],
+) -> None:
     run, seen = mirrored
-    history = client(run.experiment.store).get_metric_history(seen.info.run_id, "validation/accuracy")
-    points = [(metric.value, metric.timestamp, metric.step) for metric in history]
-    assert points == [
+    assert history(run, seen.info.run_id, "validation/accuracy") == [
         (70.0, (STARTED + EPOCH_S) * 1000, UPDATES),
         (86.5, (STARTED + 2 * EPOCH_S) * 1000, 2 * UPDATES),
     ]
+    system = history(run, seen.info.run_id, "system/cpu_utilization_percentage")
+    assert [point[1:] for point in system] == [((STARTED + 1) * 1000, 1), ((STARTED + 3) * 1000, 3)]
 
 
 def test_a_series_has_the_samples_since_the_start_and_each_interval_its_own_numbers(
@@ -197,8 +165,7 @@ def test_a_series_has_the_samples_since_the_start_and_each_interval_its_own_numb
     run, seen = mirrored
 
     def series(name: str) -> list[tuple[int, float]]:
-        history = client(run.experiment.store).get_metric_history(seen.info.run_id, name)
-        return [(metric.step, metric.value) for metric in history]
+        return [(step, value) for value, _, step in history(run, seen.info.run_id, name)]
 
     both = 2 * 128 * UPDATES  # samples of two ranks between two validations
     assert series("training/samples") == [(UPDATES, both), (2 * UPDATES, 2 * both)]
@@ -221,8 +188,9 @@ def test_samples_go_on_in_what_is_written_later_and_are_not_counted_twice_after_
         with pytest.raises(ZeroDivisionError):
             upload.advance()
     upload.advance()
-    history = client(run.experiment.store).get_metric_history(upload.run, "training/samples")
-    assert [metric.value for metric in history] == [256.0 * UPDATES, 512.0 * UPDATES]
+    assert upload.run is not None
+    samples = [value for value, *_ in history(run, upload.run, "training/samples")]
+    assert samples == [256.0 * UPDATES, 512.0 * UPDATES]
 
 
 def test_numbers_of_two_ranks_are_joined(mirrored: tuple[Run, Any]) -> None:
@@ -238,16 +206,6 @@ def test_numbers_of_two_ranks_are_joined(mirrored: tuple[Run, Any]) -> None:
     assert numbers["time_to_accuracy_s"] == 2 * EPOCH_S
 
 
-def test_system_metrics_have_their_own_times(mirrored: tuple[Run, Any]) -> None:
-    run, seen = mirrored
-    name = "system/cpu_utilization_percentage"
-    history = client(run.experiment.store).get_metric_history(seen.info.run_id, name)
-    assert [(m.timestamp, m.step) for m in history] == [
-        ((STARTED + 1) * 1000, 1),
-        ((STARTED + 3) * 1000, 3),
-    ]
-
-
 def test_the_files_of_a_run_are_all_there(mirrored: tuple[Run, Any], tmp_path: Path) -> None:
     run, seen = mirrored
     assert Path(seen.info.artifact_uri.removeprefix("file://")).is_relative_to(run.folder.parent)
@@ -260,7 +218,7 @@ def test_the_files_of_a_run_are_all_there(mirrored: tuple[Run, Any], tmp_path: P
     assert events.read(root / events.NAME) == events.read(run.log)
     assert yaml.safe_load((root / "config.yaml").read_text()) == run.experiment.plain()
     line = (root / "result.txt").read_text()
-    assert line.startswith("85% Top 1 Validation Accuracy reached in 8.000 seconds, Compute: ")
+    assert line.startswith("85% Top 1 Validation") and "reached in 8.000 seconds" in line
 
 
 def test_a_finished_run_is_found_by_key_and_seed(mirrored: tuple[Run, Any]) -> None:
@@ -301,9 +259,6 @@ def in_the_store_alone(
     [
         ((), {}, True),
         ((), {"cpu_model": "Xeon"}, False),
-        ((), {"usable_cpus": 2}, False),
-        ((), {"gpus": []}, False),
-        ((), {"hostname": "there"}, False),
         (("hardware=gcp_n1_standard_4",), {"cpu_model": "Xeon"}, False),
     ],
 )
@@ -330,13 +285,6 @@ def test_an_own_run_is_found_behind_another_machine_s_newer_one(
     in_the_store_alone(root, name="theirs", begun=BEGUN + 5, nodes=[HERE | {"cpu_model": "Xeon"}])
     result = cache.find_cached(experiment(root, 7), data=None)
     assert result is not None and result.run_id == "mine-7"
-
-
-def test_syncing_what_is_there_changes_nothing(mirrored: tuple[Run, Any]) -> None:
-    run, seen = mirrored
-    uri = run.experiment.store
-    assert outcomes(run.folder.parent) == {run.folder.name: "present"}
-    assert only(uri).data.to_dictionary() == seen.data.to_dictionary()
 
 
 def test_a_database_tells_the_complete_runs_as_mlflow_does(root: Path) -> None:
@@ -368,13 +316,13 @@ def test_no_run_that_failed_is_called_finished(root: Path) -> None:
     for seed, status in enumerate(statuses):
         run = Run(root, seed=seed)
         run.validate(50.0)
-        run.end(status, error="it broke" if status == "failed" else None)
+        run.end(status, error="x" * 20_000 if status == "failed" else None)
     assert set(outcomes(root).values()) == {"uploaded"}
     uri = default_store(root)
     seen = {run.data.tags["status"]: run for run in runs(uri)}
     assert {status: run.info.status for status, run in seen.items()} == statuses
-    errors = {status for status, run in seen.items() if run.data.tags.get("error") == "it broke"}
-    assert errors == {"failed"}
+    errors = {status: len(run.data.tags["error"]) for status, run in seen.items() if "error" in run.data.tags}
+    assert errors == {"failed": 8000}, "it is cut to what MLflow takes"
     for seed, status in enumerate(statuses):
         files = client(uri).list_artifacts(seen[status].info.run_id)
         assert "result.txt" not in {file.path for file in files}
@@ -382,15 +330,11 @@ def test_no_run_that_failed_is_called_finished(root: Path) -> None:
         assert (result.status if result else None) == (status if status in record.FINISHED else None)
 
 
-def test_looking_for_a_finished_run_makes_no_store(tmp_path: Path) -> None:
-    wanted = compose.compose(["task=logreg", "seed=7", f"output_root={tmp_path / 'runs'}"])
-    assert cache.find_cached(wanted, data=None) is None
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_store_that_is_no_database_means_nothing_was_found(tmp_path: Path) -> None:
-    (tmp_path / "mlflow.db").write_text("not a database" * 100)
-    wanted = compose.compose(["task=logreg", "seed=7", f"output_root={tmp_path}"])
+def test_without_a_store_or_with_a_broken_one_nothing_is_found_and_none_is_made(tmp_path: Path) -> None:
+    wanted = experiment(tmp_path / "runs", 7)
+    assert cache.find_cached(wanted, data=None) is None and list(tmp_path.iterdir()) == []
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mlflow.db").write_text("not a database" * 100)
     assert cache.find_cached(wanted, data=None) is None
 
 
@@ -410,8 +354,7 @@ def test_a_run_written_half_way_is_completed_not_duplicated(root: Path) -> None:
     assert outcomes(root) == {run.folder.name: "uploaded"}
     seen = only(run.experiment.store)
     assert seen.info.status == "FINISHED"
-    history = client(run.experiment.store).get_metric_history(seen.info.run_id, "validation/accuracy")
-    assert [metric.value for metric in history] == [50.0, 60.0]
+    assert [value for value, *_ in history(run, seen.info.run_id, "validation/accuracy")] == [50.0, 60.0]
 
 
 def test_a_record_that_is_lost_is_made_again_and_does_not_spoil_the_one_in_the_store(root: Path) -> None:
@@ -506,36 +449,20 @@ def test_an_experiment_that_was_deleted_takes_runs_again(root: Path) -> None:
     assert outcomes(root, uri) == {"run-7": "uploaded"}
 
 
-@pytest.mark.parametrize("error", [errno.ENOLCK, errno.ENOSYS])
-def test_a_run_is_measured_where_files_cannot_be_locked(
-    root: Path, error: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_measured_where_files_cannot_be_locked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
-        raise OSError(error, os.strerror(error))
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     folder = root / "run"
     folder.mkdir(parents=True)
+    descriptor = uploader.lock(folder)
+    os.write(descriptor, b"\n")  # NFS locks no file that is not open for writing
+    os.close(descriptor)
     monkeypatch.setattr(fcntl, "flock", refuse)
     os.close(uploader.lock(folder))
     monkeypatch.setenv("RAY_TMPDIR", str(root))
     path, lock = temporary_folder.create()
     assert lock is None and list(root.glob(f"{temporary_folder.PREFIX}*")) == [path]
-
-
-def test_a_log_is_open_for_writing_when_it_is_locked(root: Path) -> None:
-    """NFS locks no other (fs/nfs/nfs4proc.c of Linux, nfs4_proc_lock)."""
-    folder = root / "run"
-    folder.mkdir(parents=True)
-    descriptor = uploader.lock(folder)
-    os.write(descriptor, b"\n")
-    os.close(descriptor)
-
-
-def test_long_values_are_cut_to_what_mlflow_takes(root: Path) -> None:
-    run = Run(root)
-    run.end("failed", error="x" * 20_000)
-    assert outcomes(root) == {"run-7": "uploaded"}
-    assert len(only(run.experiment.store).data.tags["error"]) == 8000
 
 
 def test_system_metrics_of_several_nodes_are_told_apart() -> None:
@@ -583,8 +510,7 @@ def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(server: Server, ro
     seen = only(server.uri)
     assert seen.info.run_id == live[0].info.run_id
     assert (seen.info.status, seen.data.tags["status"]) == ("FINISHED", "goal_not_reached")
-    history = client(server.uri).get_metric_history(seen.info.run_id, "validation/accuracy")
-    assert [metric.value for metric in history] == [50.0, 60.0]
+    assert [value for value, *_ in history(run, seen.info.run_id, "validation/accuracy")] == [50.0, 60.0]
     assert cache.find_cached(run.experiment.model_copy(update={"seed": 7}), data=None) is not None
 
 

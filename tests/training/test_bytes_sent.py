@@ -9,13 +9,6 @@ from pathlib import Path
 
 import pytest
 from commands import PATIENCE_S
-from records import record
-
-from mlbench.record.build_record import intervals
-from mlbench.record.phases import PhaseTimes
-from mlbench.record.record import RankStats
-from mlbench.terminal import full_card
-from mlbench.tracking import mapping
 
 COMMANDS = [
     ["sync=ddp"],
@@ -62,21 +55,3 @@ def test_what_is_counted_is_what_the_interface_sends() -> None:
     assert len(rows) == len(COMMANDS)
     for overrides, counted, sent in rows:
         assert counted <= sent <= (1 + SHARE) * counted + FIXED, (overrides, counted, sent)
-
-
-def test_the_record_has_the_mean_a_step_and_says_nothing_for_logs_without_bytes() -> None:
-    ranks = [PhaseTimes(steps=4, bytes_sent=40), PhaseTimes(steps=4, bytes_sent=80)]
-    (interval,) = intervals([[times] for times in ranks])
-    assert interval.bytes_sent is not None
-    assert (interval.bytes_sent.min, interval.bytes_sent.mean, interval.bytes_sent.max) == (40, 60, 80)
-    (old,) = intervals([[PhaseTimes(steps=4)], [PhaseTimes(steps=4)]])
-    assert old.bytes_sent is None
-
-
-def test_card_and_mlflow_tell_the_bytes() -> None:
-    run = record("sync=ddp", bytes_sent_per_step=RankStats.of([1e6, 3e6]), gradient_bytes=1_000_000)
-    (line,) = (text for label, text in full_card.rows(run) if label == "bytes sent")
-    assert line == "2 MB (1 to 3) per step and worker, 2 x its gradients"
-    metrics = {metric.name: metric.value for metric in mapping.end_metrics(run, ended=0.0)}
-    assert metrics["bytes_sent_per_step"] == 2e6
-    assert all(label != "bytes sent" for label, _ in full_card.rows(record()))

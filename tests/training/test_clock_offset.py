@@ -55,7 +55,6 @@ def test_the_fastest_exchange_counts_and_its_half_bounds_the_error(monkeypatch: 
     assert offset == OFFSET_S + 0.125 and abs(offset - OFFSET_S) <= error
 
 
-@pytest.mark.slow
 def test_between_two_estimates_the_offset_changes_linearly_and_stays_beyond_them() -> None:
     import numpy as np
 

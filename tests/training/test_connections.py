@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import RankPool, run_ranks
+from ranks import RankPool
 from torch import nn
 
 from mlbench.config.compose import choices, compose
@@ -95,14 +95,3 @@ def test_before_torch_2_13_the_collectives_have_their_old_names(monkeypatch: pyt
     module = runpy.run_path(str(wire.__file__))
     assert module["all_gather_single"] is dist.all_gather_into_tensor
     assert module["reduce_scatter_single"] is dist.reduce_scatter_tensor
-
-
-def test_the_old_names_do_the_same() -> None:
-    assert run_ranks(under_old_names, 2) == [([1.0, 2.0], [3.0]), ([1.0, 2.0], [3.0])]
-
-
-def under_old_names(worker: Worker) -> tuple[list[float], list[float]]:
-    gathered, scattered = torch.zeros(2), torch.zeros(1)
-    dist.all_gather_into_tensor(gathered, torch.tensor([worker.rank + 1.0]))
-    dist.reduce_scatter_tensor(scattered, torch.tensor([worker.rank + 1.0] * 2))
-    return gathered.tolist(), scattered.tolist()

@@ -1,5 +1,6 @@
 """Copies to a GPU and memory that two streams use, on a stand-in that names what nothing orders."""
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,27 +56,6 @@ def test_a_copy_waits_for_no_kernel_so_it_goes_on_beside_the_step_before(gpu: Gp
     (stream,) = orders
     assert stream.clock[gpu.main.name] == 0 and gpu.main.clock[stream.name] == 3
     assert not gpu.host, "the host waited for nothing"
-
-
-@pytest.mark.parametrize(
-    ("forgotten", "fault"),
-    [
-        ("wait_stream", "main does not wait for stream 1"),
-        ("record_stream", "memory of stream 1 is free while"),
-    ],
-)
-def test_the_stand_in_names_what_a_copy_forgets(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, forgotten: str, fault: str
-) -> None:
-    owner = type(gpu.main) if forgotten == "wait_stream" else torch.Tensor
-    monkeypatch.setattr(owner, forgotten, lambda *_: None)
-    train(gpu, 1)
-    assert any(each.startswith(fault) for each in gpu.faults)
-
-
-def test_on_a_cpu_a_tensor_stays_what_it_is() -> None:
-    tensor = torch.ones(2)
-    assert CopyStream(torch.device("cpu"))(tensor) is tensor
 
 
 @pytest.mark.parametrize("resident", [True, False])
@@ -156,3 +136,20 @@ def test_after_a_restart_no_second_model_stays_in_memory() -> None:
     worker = Worker(resume=saved)
     assert checkpoint.restore(parts, worker, SimpleNamespace()) == (1, 4, 8)  # type: ignore[arg-type]
     assert worker.resume is not None and "states" not in worker.resume and "clocks" in worker.resume
+
+
+def test_random_numbers_of_a_rank_s_gpu_go_on_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its own GPU: that of another rank has drawn other masks of dropout."""
+    gpus = {torch.device("cuda", number): torch.Generator().manual_seed(number) for number in (0, 1)}
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: gpus[device].get_state())
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: gpus[device].set_state(state))
+    reporter: Any = SimpleNamespace(phase_times=[], validations=[], clocks={})
+    worker = Worker(device=torch.device("cuda", 1))
+    worker.timer.started_at = 0.0
+    saved = checkpoint.state({}, worker, reporter, epoch=1, step=4, samples=8)
+    drawn = {device: torch.rand(5, generator=gpu) for device, gpu in gpus.items()}
+    gone_on = {device: gpu.get_state() for device, gpu in gpus.items()}
+    worker.resume = json.loads(json.dumps(saved))  # plain values
+    assert checkpoint.restore({}, worker, reporter) == (1, 4, 8)
+    assert torch.equal(torch.rand(5, generator=gpus[worker.device]), drawn[worker.device])
+    assert torch.equal(gpus[CUDA].get_state(), gone_on[CUDA])

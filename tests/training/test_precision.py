@@ -53,11 +53,6 @@ def test_the_scale_doubles_every_window_and_stops_at_the_largest():
     assert walk.scaler.skipped_steps() == 0
 
 
-def test_without_a_largest_value_the_scale_goes_on_rising():
-    walk = Walk(first=2.0**7, window=2, largest=None)
-    assert walk.steps(40)[-1] == 2.0**27
-
-
 def test_an_overflow_halves_the_scale_skips_the_update_and_starts_the_window_again():
     walk = Walk()
     walk.steps(100)
@@ -68,13 +63,6 @@ def test_an_overflow_halves_the_scale_skips_the_update_and_starts_the_window_aga
     assert walk.steps(128) == [2**9] * 127 + [2**10]
     assert [walk.step(overflow=True) for _ in range(3)] == [2**9, 2**8, 2**7]
     assert walk.scaler.skipped_steps() == 4
-
-
-def test_an_overflow_at_the_largest_scale_is_counted_once():
-    walk = Walk(first=2.0**13)
-    walk.steps(300)
-    assert walk.step(overflow=True) == 2**12
-    assert walk.scaler.skipped_steps() == 1
 
 
 def test_the_scale_is_stuck_once_so_many_updates_in_a_row_overflowed():
@@ -95,14 +83,6 @@ def test_a_scale_of_0_stays_stuck():
     walk = Walk(first=2.0)
     assert [walk.step(overflow=True) for _ in range(160)][-1] == 0
     assert bool(walk.scaler.overflowed) and walk.scaler.stuck() and walk.scaler.skipped_steps() == 160
-
-
-def test_what_overflowed_is_known_update_by_update():
-    walk, history = Walk(), []
-    for overflow in (False, True, True, False):
-        walk.step(overflow=overflow)
-        history.append(bool(walk.scaler.overflowed))
-    assert history == [False, True, True, False]
 
 
 def test_a_fused_optimizer_skips_and_counts_too():
@@ -127,11 +107,6 @@ def test_the_state_survives_a_restart():
     second.scaler.load_state_dict(torch.load(file, weights_only=True))
     assert second.steps(30) == whole.steps(30)
     assert second.scaler.skipped_steps() == whole.scaler.skipped_steps() == 1
-
-
-def test_a_cpu_computes_in_float32_or_bfloat16():
-    assert on_device("fp32", CPU) == on_device(None, CPU) == (None, None)
-    assert on_device("bf16", CPU) == (torch.bfloat16, None)
 
 
 @pytest.mark.parametrize("name", ["resnet20", "logreg", "awdlstm", "gnmt"])
@@ -159,7 +134,7 @@ def test_every_task_trains_and_validates_in_bfloat16_on_a_cpu(name, data_root, m
 
 @pytest.mark.parametrize("overrides", [["task.precision=fp16"], ["task.precision=tf32", "division=open"]])
 def test_a_cpu_has_no_formats_of_tensor_cores(overrides):
-    with pytest.raises(UserError, match="on backend=gloo resnet20 computes in fp32, bf16"):
+    with pytest.raises(UserError, match="backend=gloo .*fp32, bf16"):
         compose(["task=resnet20", *overrides])
 
 
@@ -168,14 +143,14 @@ def test_a_gpu_has_no_bf16_for_lstms(name):
     """torch's autocast hands them to cuDNN in fp16."""
     compose([f"task={name}", "task.precision=bf16"])
     compose(["task=transformer", "task.precision=bf16", "backend=nccl"])
-    with pytest.raises(UserError, match=f"on backend=nccl {name} computes in fp32, tf32, fp16"):
+    with pytest.raises(UserError, match=f"{name} .*fp32, tf32, fp16"):
         compose([f"task={name}", "task.precision=bf16", "backend=nccl"])
 
 
 def test_a_gpu_before_ampere_has_neither_tf32_nor_bf16():
     """Its profile tells before nodes are paid for; on GPUs bf16 is what gpt computes in unless it is told."""
     compose(["task=gpt", "backend=nccl", "hardware=gcp_g2_standard_4"])
-    with pytest.raises(UserError, match=r"on backend=nccl hardware=gcp_n1_t4 gpt computes in fp32(?!,)"):
+    with pytest.raises(UserError, match="hardware=gcp_n1_t4 .*fp32(?!,)"):
         compose(["task=gpt", "backend=nccl", "hardware=gcp_n1_t4"])
 
 
@@ -214,24 +189,6 @@ def test_what_came_with_ampere_is_refused_on_older_gpus(name, monkeypatch):
     with pytest.raises(UserError, match=f"Tesla T4 has no {name}") as caught:
         on_device(name, SimpleNamespace(type="cuda"), scale=1.0, window=1, largest=None)  # pyright: ignore
     assert caught.value.hint == "task.precision=fp16 or fp32"  # gpt has no fp16
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ["fp16", "bf16"])
-def test_a_gpu_trains_in_mixed_precision(name):
-    device = torch.device("cuda")
-    autocast, scaler = on_device(name, device, scale=2.0**10, window=128, largest=2.0**13)
-    weight = torch.nn.Parameter(torch.randn(64, 64, device=device))
-    optimizer = torch.optim.Adam([weight], fused=True)
-    scaler = scaler or torch.amp.GradScaler(enabled=False)
-    with torch.autocast("cuda", dtype=autocast):
-        output = torch.randn(8, 64, device=device) @ weight
-    assert output.dtype == autocast
-    before = weight.detach().clone()
-    scaler.scale(output.float().square().mean()).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    assert not torch.equal(before, weight.detach())
 
 
 def test_every_worker_computes_in_float32_unless_its_recipe_declares_less(monkeypatch):

@@ -18,7 +18,6 @@ from mlbench.launch import cache
 from mlbench.launch.ray_hooks import EventLogCallback
 from mlbench.record import attempts
 from mlbench.record.record import Profile
-from mlbench.terminal import full_card
 from mlbench.training.loop import train
 from mlbench.training.profiler import WARM_UP
 from mlbench.training.setup import TaskResult, TrainingSetup
@@ -121,16 +120,6 @@ def test_all_ranks_traces_come_into_the_run_s_folder(tmp_path: Path) -> None:
         "rank1.trace.json",
     ]
     assert (tmp_path / "profile/rank1.trace.json").read_text() == "{}"
-
-
-def test_the_card_lists_traces_and_operators() -> None:
-    operators = [{"name": "aten::mm", "calls": 6, "seconds": 0.5, "share": 0.25}]
-    profile = Profile.model_validate(
-        {"steps": 3, "operators": operators, "files": ["profile/rank0.trace.json"]}
-    )
-    lines = dict(full_card.rows(record(profile=profile)))
-    assert "profile/rank0.trace.json" in lines["profile"]
-    assert lines["operator 1"] == "aten::mm: 25.0 % of CPU time, 6 calls, 500 ms"
 
 
 @pytest.mark.parametrize("overrides", [["task=allreduce", "workers=2"]])

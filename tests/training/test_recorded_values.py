@@ -1,4 +1,4 @@
-"""The same seed gives the validation values that were recorded, for every task at mini scale."""
+"""The same seed gives the validation values that were recorded, for four tasks at mini scale."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ from mlbench.training import loop
 from mlbench.training.worker import Worker
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_values.json").read_text())
-EPOCHS = {"logreg": 2, "resnet20": 2, "resnet50": 2, "awdlstm": 2, "gnmt": 1, "transformer": 1}
+EPOCHS = {"logreg": 2, "resnet20": 2, "awdlstm": 2, "gnmt": 1}
 STEPS = 16
 
 
@@ -37,15 +37,14 @@ def values(worker: Worker, root: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_same_seed_gives_the_recorded_values(workers: int, data_root: Path) -> None:
+def test_the_same_seed_gives_the_recorded_values(data_root: Path) -> None:
     """To the last digits where they were recorded; another CPU or torch adds in another order.
 
     Who changes them on purpose (other data, another recipe) records them anew, with the commit.
     """
     here = (node.describe().cpu_model, torch.__version__) == (RECORDED["cpu_model"], RECORDED["torch"])
-    for rank in run_ranks(values, workers, data_root):
-        for name, recorded in RECORDED["workers"][str(workers)].items():
+    for rank in run_ranks(values, 2, data_root):
+        for name, recorded in RECORDED["workers"]["2"].items():
             (validation,), (expected,) = rank[name], recorded
             assert (validation["epoch"], validation["step"]) == (expected["epoch"], expected["step"])
             loss = pytest.approx(expected["train_loss"], rel=1e-5 if here else 0.05)

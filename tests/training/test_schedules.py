@@ -10,7 +10,6 @@ from mlbench.training.schedules import (
     Plateau,
     Schedule,
     exponential_warmup,
-    inverse_sqrt,
     late_steps,
     linear_warmup,
     product,
@@ -41,11 +40,6 @@ def resnet_2020(k, *, rate=0.02):
     return Schedule(optimizer(rate), linear_warmup(k, warmup), plateau=plateau)
 
 
-def resnet_2018(k):
-    factor = product(linear_warmup(k, 5 * UPDATES), step_decay(0.1, [82 * UPDATES, 109 * UPDATES]))
-    return Schedule(optimizer(32 * 0.1 / 256), factor)
-
-
 def logreg_2020(k):
     return Schedule(optimizer(4.0 * k), lambda _: 1.0, plateau=Plateau(decay=0.75, patience=2))
 
@@ -68,19 +62,6 @@ def test_resnet_2020_rises_per_update_to_k_times_the_rate(k, expected):
     assert rates(resnet_2020(k), expected) == pytest.approx(list(expected.values()), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("k", "expected"),
-    [
-        (1, {0: 0.0125, 25: 0.0125, 819: 0.0125, 820: 1.25e-3, 1089: 1.25e-3, 1090: 1.25e-4}),
-        (2, {0: 0.0125, 25: 0.01875, 50: 0.025, 819: 0.025, 820: 2.5e-3, 1090: 2.5e-4}),
-        (4, {0: 0.0125, 25: 0.03125, 50: 0.05, 819: 0.05, 820: 5e-3, 1090: 5e-4}),
-        (8, {0: 0.0125, 10: 0.03, 25: 0.05625, 50: 0.1, 819: 0.1, 820: 0.01, 1639: 1e-3}),
-    ],
-)
-def test_resnet_2018_warms_up_five_epochs_and_falls_at_82_and_109(k, expected):
-    assert rates(resnet_2018(k), expected) == pytest.approx(list(expected.values()), rel=1e-12)
-
-
 @pytest.mark.parametrize(("k", "start"), [(1, 4.0), (2, 8.0), (4, 16.0), (8, 32.0)])
 def test_logreg_2020_falls_by_a_quarter_after_two_validations_without_progress(k, start):
     schedule = logreg_2020(k)
@@ -91,12 +72,6 @@ def test_logreg_2020_falls_by_a_quarter_after_two_validations_without_progress(k
     values += rates(schedule, [8 * UPDATES])
     cuts = [1, 1, 1, 1, 0.75, 0.75, 0.75, 0.75, 0.5625]
     assert values == pytest.approx([start * cut for cut in cuts], rel=1e-12)
-
-
-@pytest.mark.parametrize(("k", "alpha"), [(1, 200), (2, 400), (4, 600), (8, 700)])
-def test_logreg_2018_is_alpha_over_the_root_of_the_update_counted_from_one(k, alpha):
-    values = rates(Schedule(optimizer(alpha), inverse_sqrt), [0, 3, 8, 99, 9999])
-    assert values == pytest.approx([alpha, alpha / 2, alpha / 3, alpha / 10, alpha / 100])
 
 
 def test_gnmt_rises_by_equal_ratios_then_halves_four_times_from_two_fifths_on():
@@ -137,15 +112,6 @@ def test_a_loss_that_is_not_a_number_is_no_progress():
     assert (plateau.cut, plateau.best) == (0.5, 1.0)
 
 
-def test_every_parameter_group_keeps_its_own_base():
-    schedule = Schedule(optimizer(0.1, 0.3), linear_warmup(3, 4))
-    assert rates(schedule, [0, 2, 4]) == [
-        pytest.approx([0.1, 0.3]),
-        pytest.approx([0.2, 0.6]),
-        pytest.approx([0.3, 0.9]),
-    ]
-
-
 @given(st.lists(st.floats(0, 4).map(lambda x: round(x, 1)), max_size=30), st.integers(1, 4))
 def test_plateau_cuts_when_torchs_own_does(losses, patience):
     """torch waits for one more bad epoch than its patience: theirs is ours minus one."""
@@ -171,7 +137,7 @@ def test_steps_fall_where_torchs_multi_step_does(milestones):
         reference.step()
 
 
-@pytest.mark.parametrize("stop", range(1, 12))
+@pytest.mark.parametrize("stop", [1, 7])
 def test_a_restored_schedule_goes_on_exactly(stop):
     losses = [1.0, 0.9, 0.95, 0.9, 0.8, 0.85, 0.86, 0.87, 0.88, 0.7, 0.75, 0.76]
 

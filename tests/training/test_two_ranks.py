@@ -109,15 +109,6 @@ def test_sums_over_ranks_are_exact_in_float64() -> None:
     assert run_ranks(sums, 2) == [[2.0**25 + 1, 0.2]] * 2
 
 
-def gathered(worker: Worker) -> list[Any]:
-    return worker.gather({"rank": worker.rank, "text": "ä" * worker.rank * 5, "none": None})
-
-
-def test_what_ranks_tell_each_other_comes_back_in_their_order() -> None:
-    expected = [{"rank": rank, "text": "ä" * rank * 5, "none": None} for rank in range(3)]
-    assert run_ranks(gathered, 3) == [expected] * 3
-
-
 def stamped(worker: Worker) -> tuple[list[int], int]:
     """Return which of 1,200 short steps this rank stamped, and one of how many; rank 1's are slower."""
     clock = Clock()

@@ -1,23 +1,28 @@
-"""The charts of a study: from the points of one task, scale, goal and data set to traces and notes."""
+"""The charts of a study: from the points of one task, scale, goal and data set to marks and notes."""
 
 from dataclasses import replace
 
-from mlbench.analysis.chart import Chart
-from mlbench.report.charts.convergence import convergence
-from mlbench.report.charts.cost import cost
-from mlbench.report.charts.phases import communication, phases
-from mlbench.report.charts.speedup import speedup, time_to_accuracy
+import altair as alt
+
+from mlbench.report.charts import convergence, cost, phases, speedup
 from mlbench.report.grouping import Group, tables
 from mlbench.tasks import registry
 
 __all__ = ["NAMES", "charts"]
 
-DRAWN = (speedup, time_to_accuracy, phases, communication, cost, convergence)
+DRAWN = (
+    speedup.speedup,
+    speedup.time_to_accuracy,
+    phases.phases,
+    phases.communication,
+    cost.cost,
+    convergence.convergence,
+)
 NAMES = tuple(draw.__name__ for draw in DRAWN)
 MOST_CURVES = 12  # in one chart; the marks of more cannot be told apart
 
 
-def charts(group: Group) -> list[Chart]:
+def charts(group: Group) -> list[alt.LayerChart]:
     """Return all charts of a group, also those that can only say why there is nothing to draw.
 
     A task that measures a table may draw it (`report.charts`); those charts come first. Of more than
@@ -29,7 +34,9 @@ def charts(group: Group) -> list[Chart]:
     if (count := len(group.curves)) > MOST_CURVES:
         fastest = {id(curve) for curve in sorted(group.curves, key=lambda curve: curve.fastest)[:MOST_CURVES]}
         which = "those that reach the goal first" if group.goal else "the first ones"
-        notes = (f"{MOST_CURVES} of {count} curves are drawn, {which}; the table has all of them.",)
+        notes = (f"{MOST_CURVES} of {count} curves are drawn, {which}. The table has all of them.",)
         group = replace(group, curves=tuple(curve for curve in group.curves if id(curve) in fastest))
-    drawn = (draw(group) for draw in DRAWN)
-    return [*first, *(replace(chart, about=group.about, notes=(*notes, *chart.notes)) for chart in drawn)]
+    drawn = [draw(group) for draw in DRAWN]
+    for chart in drawn:
+        chart.usermeta["notes"][:0] = notes
+    return [*first, *drawn]

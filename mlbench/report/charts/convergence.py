@@ -1,51 +1,51 @@
 """How the runs came to their goal."""
 
-from mlbench.analysis.chart import Axis, Chart, Trace, time_axis
+import altair as alt
+
+from mlbench.analysis import marks
 from mlbench.report.grouping import Group, workers
 
 
-def convergence(group: Group) -> Chart:
+def convergence(group: Group) -> alt.LayerChart:
     """Return the goal's metric over time, one line a run; a run that missed its goal ends in a cross."""
     task = group.records[0].experiment.task
     metric = task.metric
-    traces: list[Trace] = []
-    named: set[str] = set()
+    rows: list[marks.Row] = []
+    crossed: list[marks.Row] = []
+    looks: dict[str, marks.Look] = {}
     points = [(curve, point) for curve in group.curves for point in curve.points]
     for style, (curve, point) in enumerate(points):
         for record in point.records:
+            missed = record.run_id in point.missed
+            series = f"{curve.prefix}{workers(point)}" + (", missed the goal" if missed else "")
+            looks.setdefault(series, marks.look(style, hollow=missed))
             course = [
-                (validation.elapsed, value)
+                {
+                    "series": series,
+                    "trace": record.run_id,
+                    "x": validation.elapsed,
+                    "y": value,
+                    "text": record.run_id,
+                }
                 for validation in record.validations
                 if (value := validation.metrics.get(metric)) is not None
             ]
-            missed = record.run_id in point.missed
-            name = f"{curve.prefix}{workers(point)}" + (", missed the goal" if missed else "")
-            traces.append(
-                Trace(
-                    name if course and name not in named else "",
-                    [elapsed for elapsed, _ in course],
-                    [value for _, value in course],
-                    "line",
-                    style,
-                    secondary=missed,
-                    small=True,
-                    texts=[record.run_id] * len(course),
-                )
-            )
-            named |= {name} if course else set()
-            if missed and course:
-                last = [course[-1][0]], [course[-1][1]]
-                traces.append(Trace("", *last, "marks", style, excluded=True, texts=[record.run_id]))
-    longest = max((x for trace in traces for x in trace.x), default=0.0)
+            rows += course
+            crossed += course[-1:] if missed else []
+    longest = max((row["x"] for row in rows), default=0.0)
+    reference = []
     if group.goal and longest:
-        target = group.goal.target
-        traces.append(Trace(f"goal: {group.goal}", [0, longest], [target, target], "reference_line"))
+        goal = f"goal: {group.goal}"
+        looks[goal] = marks.REFERENCE
+        reference = [{"series": goal, "x": x, "y": group.goal.target} for x in (0, longest)]
     unit = f" / {task.metric_unit}" if task.metric_unit else ""
-    return Chart.of(
+    return marks.chart(
         "convergence",
         "Convergence of single runs",
-        x=time_axis("time since the first access to data", longest, (0, None)),
-        y=Axis(f"{metric.replace('_', ' ')} in validation{unit}"),
-        traces=traces,
+        [*marks.line(rows, small=True), *marks.crosses(crossed), *marks.plain_line(reference)],
+        looks=looks,
+        x=marks.time_axis("time since the first access to data", longest, (0, None)),
+        y=marks.axis(f"{metric.replace('_', ' ')} in validation{unit}"),
+        about=group.about,
         notes=[] if longest else ["No run validated."],
     )

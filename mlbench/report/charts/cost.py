@@ -3,7 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from mlbench.analysis.chart import Axis, Chart, Trace, drawable, drawn, ends, time_axis
+import altair as alt
+
+from mlbench.analysis import marks
+from mlbench.analysis.bootstrap import drawable
 from mlbench.analysis.points import MedianEstimate, Point
 from mlbench.analysis.tradeoff import optimum
 from mlbench.record.format import usd
@@ -12,43 +15,58 @@ from mlbench.report.grouping import Group, reasons, workers
 ROOM = 1.15  # of an axis: what stands beside a mark has room
 
 
-def cost(group: Group) -> Chart:
+def cost(group: Group) -> alt.LayerChart:
     """Return the price of the goal, with and without start-up, over the time to it; the optimum is marked."""
-    traces: list[Trace] = []
+    above: list[marks.Row] = []  # their names are above in one curve and below in the next
+    below: list[marks.Row] = []
+    bare: list[marks.Row] = []
+    rings: list[marks.Row] = []
+    looks: dict[str, marks.Look] = {}
     notes: list[str] = []
     for style, curve in enumerate(group.curves):
         allowed = [point for point in curve.points if point.exclusion_reason is None]
-        whole = [(point, point.usd_with_startup) for point in allowed]
-        traces.append(_bills(curve.named("on demand, with start-up"), whole, style))
-        bare, begun = [(point, point.usd) for point in allowed], any(bill for _, bill in whole)
-        traces.append(_bills(curve.named("on demand, training alone"), bare, style, secondary=begun))
-        spot = [(point, point.usd_spot) for point in allowed]
-        other = style + len(group.curves)
-        traces.append(_bills(curve.named("spot, training alone"), spot, other, secondary=True))
+        begun = any(point.usd_with_startup for point in allowed)
+        whole, training, spot, optimal = (
+            curve.named(name)
+            for name in (
+                "on demand, with start-up",
+                "on demand, training alone",
+                "spot, training alone",
+                "price-performance optimum",
+            )
+        )
+        looks |= {
+            whole: marks.look(style),
+            training: marks.look(style, hollow=begun),
+            spot: marks.look(style + len(group.curves), hollow=True),
+            optimal: marks.RING,
+        }
+        named = _bills(whole, [(point, point.usd_with_startup) for point in allowed])
+        alone = _bills(training, [(point, point.usd) for point in allowed])
+        (below if style % 2 else above).extend(named if begun else alone)
+        bare += alone if begun else []
+        bare += _bills(spot, [(point, point.usd_spot) for point in allowed])
         best = optimum(curve.points, group.compared)
         notes += [f"{curve.prefix}{best.sentence}"] if best else []
         if best and best.point.usd and best.point.time_to_accuracy:
-            traces.append(
-                Trace(
-                    curve.named("price-performance optimum"),
-                    [best.point.time_to_accuracy.value],
-                    [(best.point.usd_with_startup or best.point.usd).value],
-                    "highlight",
-                    style,
-                    texts=[f"optimum: {workers(best.point)}"],
-                )
-            )
+            bill = best.point.usd_with_startup or best.point.usd
+            place = {"x": best.point.time_to_accuracy.value, "y": bill.value}
+            rings.append({"series": optimal, "text": f"optimum: {workers(best.point)}", **place})
         notes += _open_ended(allowed, curve.prefix)
         notes += _without_price(curve.points)
         notes += reasons(curve, excluded_only=True)
-    longest, dearest = (max(drawn(traces, *names), default=0.0) for names in (("x", "x_high"), ("y", "high")))
-    return Chart.of(
+    rows = [*above, *below, *bare]
+    longest = max(marks.drawn(rows, "x", "x_high"), default=0.0)
+    dearest = max(marks.drawn(rows, "y", "high"), default=0.0)
+    return marks.chart(
         "cost",
         "Cost vs. time to accuracy",
-        x=time_axis("time to accuracy", longest, (0, ROOM * longest or None)),
-        y=Axis("cost to the goal / USD", limits=(0, ROOM * dearest or None)),
-        traces=traces,
-        notes=notes if group.goal else ["The runs had no goal, so there is no cost of it."],
+        [*marks.line(rows), *marks.texts(above), *marks.texts(below, below=True), *marks.rings(rings)],
+        looks=looks,
+        x=marks.time_axis("time to accuracy", longest, (0, ROOM * longest or None)),
+        y=marks.axis("cost to the goal / USD", limits=(0, ROOM * dearest or None)),
+        about=group.about,
+        notes=notes if group.goal else ["The runs had no goal, so they have no cost."],
     )
 
 
@@ -61,36 +79,28 @@ def _open_ended(points: Sequence[Point], prefix: str) -> list[str]:
 def _without_price(points: Sequence[Point]) -> list[str]:
     if any(point.usd for point in points):
         unread = all(point.usd_spot is None for point in points)
-        return [f"No spot price is stated for {points[0].hardware}."] if unread else []
+        return [f"No spot price for {points[0].hardware}."] if unread else []
     if any(point.usd_spent is not None for point in points) and any(point.reached for point in points):
         return [f"Some runs on {points[0].hardware} were measured without a price, so no cost is shown."]
     if any(point.usd_spent is not None for point in points):
         return ["No run reached the goal, so it has no cost."]
     return [
-        f"No price is stated for hardware={points[0].hardware}, so no cost is shown: choose "
+        f"No price for hardware={points[0].hardware}, so no cost is shown: choose "
         "a profile that has one, or write conf/hardware/NAME.yaml."
     ]
 
 
-def _bills(
-    label: str, bills: Sequence[tuple[Point, MedianEstimate | None]], style: int, *, secondary: bool = False
-) -> Trace:
-    some = [
-        (point, bill, point.time_to_accuracy)
+def _bills(series: str, bills: Sequence[tuple[Point, MedianEstimate | None]]) -> list[marks.Row]:
+    return [
+        {
+            "series": series,
+            "x": time.value,
+            "y": bill.value,
+            "text": f"{workers(point)}: {usd(bill.value)}",
+            "annotation": f"k = {point.workers}",
+            **marks.ends(bill),
+            **marks.ends(time, "x_low", "x_high"),
+        }
         for point, bill in bills
-        if bill and drawable(bill.value) and point.time_to_accuracy
+        if bill and drawable(bill.value) and (time := point.time_to_accuracy)
     ]
-    across = ends([time for *_, time in some])
-    return Trace(
-        label,
-        [time.value for *_, time in some],
-        [bill.value for _, bill, _ in some],
-        "line",
-        style,
-        secondary=secondary,
-        texts=[f"{workers(point)}: {usd(bill.value)}" for point, bill, _ in some],
-        annotations=[] if secondary else [f"k = {point.workers}" for point, *_ in some],
-        x_low=across["low"],
-        x_high=across["high"],
-        **ends([bill for _, bill, _ in some]),
-    )

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlbench.analysis.chart import GREYED, Axis, Chart, Trace, drawn, ends, time_axis
+import altair as alt
+
+from mlbench.analysis import marks
 from mlbench.analysis.points import MedianEstimate
 from mlbench.record.format import counted, duration, usd
 
@@ -37,41 +39,40 @@ def undominated(offers: Sequence[FrontierPoint]) -> list[FrontierPoint]:
     return frontier
 
 
-def frontier(offers: Sequence[FrontierPoint], *, title: str, about: str) -> Chart:
+def frontier(offers: Sequence[FrontierPoint], *, title: str, about: str) -> alt.LayerChart:
     """Return cost over time: the frontier joined and with its 95 % intervals, what it dominates in grey."""
     best = undominated(offers)
-    # Behind the joined ones, as their names stand above and below in turn.
-    names = [(best[0::2], 0), (best[1::2], GREYED)]
-    traces = []
-    for some, style in names:
-        xs, ys = [offer.time.value for offer in some], [offer.usd.value for offer in some]
-        annotations = [offer.label for offer in some]
-        traces.append(Trace("", xs, ys, "marks", style, small=True, annotations=annotations))
-    for label, dominated in (("on the frontier", False), ("dominated", True)):
-        some = [offer for offer in offers if offer not in best] if dominated else best
-        times, bills = [offer.time for offer in some], [offer.usd for offer in some]
-        across, along = ends(times, log=True), ends(bills, log=True)
-        intervals = along | {"x_low": across["low"], "x_high": across["high"]}
-        traces.append(
-            Trace(
-                label,
-                [time.value for time in times],
-                [bill.value for bill in bills],
-                "marks" if dominated else "line",
-                GREYED if dominated else 0,
-                small=dominated,
-                texts=[
-                    f"{offer.label}: {duration(offer.time.value)}, {usd(offer.usd.value)}" for offer in some
-                ],
-                **({} if dominated else intervals),
-            )
-        )
-    xs, ys = drawn(traces, "x", "x_low", "x_high"), drawn(traces, "y", "low", "high")
-    x = time_axis("time to accuracy", max(xs, default=1.0), (0, ROOM * max(xs, default=1.0)))
+    joined = [
+        _row(offer, "on the frontier")
+        | {"annotation": offer.label}
+        | marks.ends(offer.usd, log=True)
+        | marks.ends(offer.time, "x_low", "x_high", log=True)
+        for offer in best
+    ]
+    dominated = [_row(offer, "dominated") for offer in offers if offer not in best]
+    xs = marks.drawn([*joined, *dominated], "x", "x_low", "x_high")
+    ys = marks.drawn([*joined, *dominated], "y", "low", "high")
+    x = marks.time_axis("time to accuracy", max(xs, default=1.0), (0, ROOM * max(xs, default=1.0)))
     if xs and max(xs) > DECADES * min(xs):
         ticks = [(float(s), duration(s)) for s in TICKS_S if min(xs) < s < max(xs)]
-        x = Axis("time to accuracy", "log", tuple(ticks), (min(xs) / ROOM, max(xs) * ROOM))
-    y = Axis("cost to the goal / USD", limits=(0, None))
-    if ys and max(ys) > DECADES * min(ys):
-        y = Axis("cost to the goal / USD", "log")
-    return Chart.of("frontier", title, about=about, x=x, y=y, traces=traces)
+        x = marks.axis("time to accuracy", ticks=ticks, log=True, limits=(min(xs) / ROOM, max(xs) * ROOM))
+    log = bool(ys) and max(ys) > DECADES * min(ys)
+    return marks.chart(
+        "frontier",
+        title,
+        [
+            *marks.line(joined),
+            *marks.points(dominated, size=28),
+            *marks.texts(joined[0::2]),  # names above and below in turn
+            *marks.texts(joined[1::2], below=True),
+        ],
+        looks={"on the frontier": marks.look(0), "dominated": marks.look(-1, grey=True)},
+        x=x,
+        y=marks.axis("cost to the goal / USD", log=log, limits=None if log else (0, None)),
+        about=about,
+    )
+
+
+def _row(offer: FrontierPoint, series: str) -> marks.Row:
+    text = f"{offer.label}: {duration(offer.time.value)}, {usd(offer.usd.value)}"
+    return {"series": series, "x": offer.time.value, "y": offer.usd.value, "text": text}

@@ -1,4 +1,4 @@
-"""Task 0: what a message between workers costs; nothing is trained, every element is checked."""
+"""Task 0: what a message between workers costs. Nothing is trained, every element is checked."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,7 +8,9 @@ from pydantic import Field
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import PositiveInt, TaskConfig
 
-Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
+# links: every two machines alone, with what `mlbench cluster check` tells of machines and GPUs
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "links"]
+LIBRARIES = ("scipy",)
 
 
 class Config(TaskConfig):

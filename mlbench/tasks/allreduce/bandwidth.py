@@ -8,9 +8,9 @@ import numpy as np
 MAX_POWER = 8  # of ten elements, MLBench 2020
 COLUMNS = (
     *("kind", "collective", "dtype", "backend", "device", "workers"),
-    *("size", "elements", "bytes", "repeats"),  # size: requested; elements, bytes: see `bus_factor`
+    *("size", "elements", "bytes", "repeats"),  # size: requested. elements, bytes: see `bus_factor`
     *("min_s", "mean_s", "p50_s", "p95_s", "p99_s", "max_s"),
-    "fastest_p50_s",  # of the fastest rank of each repeat; the others are of the slowest
+    "fastest_p50_s",  # of the fastest rank of each repeat. The others are of the slowest
     *("algbw_bytes_per_s", "busbw_bytes_per_s"),  # both from p50_s
     *("alpha_s", "beta_s_per_byte", "residual", "points"),
     *("wrong_elements", "reason"),
@@ -32,16 +32,16 @@ def magnitude(sent: int) -> str:
 def bus_factor(collective: str, workers: int) -> float:
     """Return bus bandwidth over algorithm bandwidth, as nccl-tests defines them (its PERFORMANCE.md).
 
-    It is the share of the bytes that must cross the slowest link whatever the algorithm, so bus
-    bandwidth compares with the hardware's line rate for any number of workers. The bytes are those of
-    the largest buffer: the whole result for all_gather, the whole input for reduce_scatter.
+    It is the share of the bytes that must cross the slowest link with any algorithm. So bus bandwidth
+    compares with the hardware's line rate for any number of workers. The bytes are those of the largest
+    buffer: the whole result for all_gather, the whole input for reduce_scatter.
     """
     part = (workers - 1) / workers
     return {"all_reduce": 2 * part, "broadcast": 1.0}.get(collective, part)
 
 
 def row(kind: str, **columns: Any) -> dict[str, Any]:
-    """Return a row of the table: the same columns for every kind, None where one means nothing."""
+    """Return a row of the table: the same columns for every kind, None if one does not apply."""
     unknown = columns.keys() - set(COLUMNS)
     assert not unknown, unknown
     return dict.fromkeys(COLUMNS) | {"kind": kind} | columns

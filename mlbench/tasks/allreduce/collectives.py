@@ -12,10 +12,10 @@ from torch import Tensor
 from mlbench.training.sync.wire import all_gather_single, reduce_scatter_single
 from mlbench.training.worker import Worker
 
-LEVELS = 4  # elements are 1..4, so that sums are small integers; 0 is what no element may stay
-SHIFT = 101  # elements between the content of two blocks; prime, so no buffer size hides a mix-up
+LEVELS = 4  # elements are 1..4, so that sums are small integers. 0 is what no element may stay
+SHIFT = 101  # elements between the content of two blocks. Prime, so no buffer size hides a mix-up
 # A check puts other things into the CPU's caches than a loop finds there that only calls. So up to this many
-# bytes a call that is not timed comes first; a larger message does not stay in the caches anyway.
+# bytes a call that is not timed comes first. A larger message does not stay in the caches anyway.
 CACHED_BYTES = 2**24
 # Work that a GPU does while the host queues what is timed, chosen 2026-11-24: launches take tens of us.
 DELAY_S, DELAY_BYTES = 1e-3, 2**26
@@ -38,10 +38,10 @@ class CollectiveCase:
 
     - operation: the collective itself, from `sent` to `received` (the same tensor for all_reduce and
       broadcast).
-    - content: what `sent` must hold before, in parts that are cut from the values; `expected` is what
+    - content: what `sent` must hold before, in parts that are cut from the values. `expected` is what
       `received` must hold after.
     - elements: of the larger of the two buffers, which is what nccl-tests counts.
-    - align: what brings the ranks together before each call; None: the backend's barrier.
+    - align: what brings the ranks together before each call. None: the backend's barrier.
     - errors: how many wrong elements the checks have found so far on this rank, a scalar.
     """
 
@@ -61,7 +61,7 @@ class CollectiveCase:
     def of(
         cls, collective: str, dtype: torch.dtype, size: int, *, base: Tensor, worker: Worker
     ) -> "CollectiveCase":
-        """Return the exchange of `size` elements, rounded up to whole blocks where blocks are dealt out."""
+        """Return the exchange of `size` elements, rounded up to whole blocks if blocks are dealt out."""
         ranks, rank = worker.world_size, worker.rank
         block = -(-size // ranks)
         whole = block * ranks
@@ -122,7 +122,7 @@ class CollectiveCase:
                 self.operation()
                 self.fill()
 
-        # The backend's own barrier: gloo's leaves the ranks tens of microseconds apart, in which MPI has
+        # The backend's barrier, as gloo's leaves the ranks tens of microseconds apart, in which MPI has
         # reduced a small message.
         barrier = self.align or dist.barrier
         times = worker.timer.benchmark(self.operation, repeats, prepare=prepare, barrier=barrier)
@@ -130,7 +130,7 @@ class CollectiveCase:
         return times
 
     def fill(self) -> None:
-        """Write the content to send, and zeros to where something must arrive."""
+        """Write the content to send, and zeros into the places to receive."""
         if self.received is not self.sent:
             self.received.zero_()
         begin = 0
@@ -139,17 +139,17 @@ class CollectiveCase:
             begin += len(part)
 
     def check(self) -> None:
-        """Count the elements of `received` that are not what they must be; does not wait for a GPU."""
+        """Count the elements of `received` that are not what they must be. Does not wait for a GPU."""
         self.errors += (self.received != self.expected).sum()
 
 
 class DeviceBarrier:
     """Brings the ranks' GPUs together, as the call of a barrier on the host does not.
 
-    It queues an all-reduce of a number behind work of some DELAY_S, in which the host queues what is timed:
-    so a rank's time begins when its GPU leaves the all-reduce, and holds neither its own host's launch nor
-    the last rank's. nccl-tests instead queues 20 calls at once and takes the mean; these are single calls of
-    which the slowest rank counts, so a small message takes longer here.
+    It queues an all-reduce of a number behind work of some DELAY_S, in which the host queues what is timed.
+    So a rank's time begins when its GPU leaves the all-reduce. It includes neither the launch on this host
+    nor the last rank's. nccl-tests instead queues 20 calls at once and takes the mean. These are single
+    calls, and the slowest rank counts. So a small message takes longer here.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -164,13 +164,13 @@ class DeviceBarrier:
             self.buffer.zero_()
 
     def __call__(self) -> None:
-        """Queue both; returns at once."""
+        """Queue both. Returns at once."""
         self._delay()
         dist.all_reduce(self.number)
 
 
 def reason_to_skip(collective: str, dtype: torch.dtype, base: Tensor, worker: Worker) -> str | None:
-    """Return why this pair cannot be measured, or None; all ranks decide together.
+    """Return why this pair cannot be measured, or None. All ranks decide together.
 
     A backend reports what it lacks only when it is used, so it sends one small message.
     """

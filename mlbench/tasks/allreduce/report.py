@@ -6,15 +6,16 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlbench.analysis import published as references
-from mlbench.analysis.chart import Axis, Chart, Trace
 from mlbench.record import format
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # Altair is for the charts alone
+    import altair as alt
     from rich.console import Group
 
 Row = dict[str, Any]
+Curve = list[tuple[float, float]]  # sizes in bytes with a value each
 Line = tuple[str, str, str, str, int]  # backend, device, collective, dtype, workers
-SHOWN_BYTES = (1_000, 1_000_000)  # sizes in the terminal's table, beside the smallest and the largest
+SHOWN_BYTES = (1_000, 1_000_000)  # sizes in the terminal's table, in addition to the smallest and the largest
 GIGABIT = 1e9 / 8  # bytes
 PUBLISHED_DTYPE, PUBLISHED_BYTES = "float32", 4  # what all published studies measured, and its size
 UNITS_S = {"ms": 1e-3, "us": 1e-6, "s": 1.0}  # seconds of the units in which times were published
@@ -40,7 +41,7 @@ QUANTITIES = (
 
 
 def lines(table: Iterable[Row], kind: str = "times") -> dict[Line, list[Row]]:
-    """Return the rows of a kind by what they share, in the order of the table; sizes ascend."""
+    """Return the rows of a kind by what they share, in the order of the table. Sizes ascend."""
     groups: dict[Line, list[Row]] = {}
     for row in table:
         if row["kind"] == kind and not row["wrong_elements"]:
@@ -51,11 +52,11 @@ def lines(table: Iterable[Row], kind: str = "times") -> dict[Line, list[Row]]:
 
 def charts(
     tables: Mapping[str, Sequence[Row]], *, about: str, network_gbit_per_s: float | None = None
-) -> list[Chart]:
+) -> "list[alt.LayerChart]":
     """Return median time and bus bandwidth over the message size for each collective that was measured.
 
-    - tables: by label the rows of one or more runs; where several measured the same size, their median.
-    - network_gbit_per_s: the line rate, drawn across the bandwidths where it is known.
+    - tables: by label the rows of one or more runs. If several measured the same size, it shows their median.
+    - network_gbit_per_s: the line rate, drawn across the bandwidths if it is known.
     """
     by_label = {label: lines(table) for label, table in tables.items()}
     collectives = dict.fromkeys(line[2] for groups in by_label.values() for line in groups)
@@ -67,10 +68,12 @@ def charts(
     return [*drawn, *_beside_published(by_label, about=about)]
 
 
-def _beside_published(by_label: Mapping[str, dict[Line, list[Row]]], *, about: str) -> Iterator[Chart]:
-    """Yield our all-reduce times of PUBLISHED_DTYPE beside the published ones of as many workers, if any.
+def _beside_published(
+    by_label: Mapping[str, dict[Line, list[Row]]], *, about: str
+) -> "Iterator[alt.LayerChart]":
+    """Yield our all-reduce times of PUBLISHED_DTYPE with published ones of as many workers, if any.
 
-    Ours are medians, the published ones what their study says; hardware and network are not the same.
+    Ours are medians, the published ones are as in their study. Hardware and network are not the same.
     """
     ours = [
         (label, line, rows)
@@ -91,19 +94,18 @@ def _beside_published(by_label: Mapping[str, dict[Line, list[Row]]], *, about: s
         published.setdefault(where, []).append((size, reference.value * UNITS_S[reference.unit]))
     if not published:
         return
-    traces: list[Trace] = []
-    for label, line, rows in ours:
-        name = f"{label or f'{line[0]} x{line[4]}'}, here, median"
-        traces.append(_trace(name, _curve(rows, "p50_s"), format.duration, len(traces)))
-    for name, points in published.items():
-        traces.append(_trace(name, sorted(points), format.duration, len(traces), secondary=True))
-    yield Chart.of(
+    curves = [
+        (f"{label or f'{line[0]} x{line[4]}'}, here, median", _curve(rows, "p50_s"), False)
+        for label, line, rows in ours
+    ]
+    curves += [(name, sorted(points), True) for name, points in published.items()]
+    yield _over_messages(
         "all_reduce_published",
         f"All-reduce here and as published: {PUBLISHED_DTYPE}",
-        about=f"{about}; the published times are of other machines and networks",
-        x=Axis("message", "log", _powers_of_ten((x for trace in traces for x in trace.x), _size)),
-        y=Axis("time", "log", _powers_of_ten((y for trace in traces for y in trace.y), format.duration)),
-        traces=traces,
+        curves,
+        y="time",
+        text=format.duration,
+        about=f"{about} (the published times are from other machines and networks)",
     )
 
 
@@ -114,26 +116,61 @@ def _over_size(
     *,
     about: str,
     network_gbit_per_s: float | None,
-) -> Chart:
-    traces: list[Trace] = []
+) -> "alt.LayerChart":
+    curves = []
     for label, groups in by_label.items():
         for (backend, _, name, dtype, workers), rows in groups.items():
             if name == collective:
                 name = ", ".join(filter(None, (label or f"{backend} x{workers}", dtype)))
-                traces.append(_trace(name, _curve(rows, quantity.column), quantity.text, len(traces)))
-    x = Axis("message", "log", _powers_of_ten((x for trace in traces for x in trace.x), _size))
-    if network_gbit_per_s is not None and quantity.column == "busbw_bytes_per_s":
-        rate = network_gbit_per_s * GIGABIT
-        ends = [x.ticks[0][0], x.ticks[-1][0]]
-        name = f"line rate {network_gbit_per_s:g} Gbit/s"
-        traces.append(Trace(name, ends, [rate, rate], "reference_line"))
-    return Chart.of(
+                curves.append((name, _curve(rows, quantity.column), False))
+    rate = network_gbit_per_s if quantity.column == "busbw_bytes_per_s" else None
+    return _over_messages(
         f"{collective}_{quantity.name}",
         f"{quantity.title}: {collective}",
+        curves,
+        y=quantity.axis,
+        text=quantity.text,
         about=about,
-        x=x,
-        y=Axis(quantity.axis, "log", _powers_of_ten((y for trace in traces for y in trace.y), quantity.text)),
-        traces=traces,
+        line_rate_gbit_per_s=rate,
+    )
+
+
+def _over_messages(
+    name: str,
+    title: str,
+    curves: Sequence[tuple[str, Curve, bool]],
+    *,
+    y: str,
+    text: Callable[[float], str],
+    about: str,
+    line_rate_gbit_per_s: float | None = None,
+) -> "alt.LayerChart":
+    """Return curves over the message size, each with its name and whether others published it."""
+    from mlbench.analysis import marks
+
+    looks: dict[str, marks.Look] = {}
+    rows: list[marks.Row] = []
+    for style, (series, curve, published) in enumerate(curves):
+        looks.setdefault(series, marks.look(style, hollow=published))
+        rows += [
+            {"series": series, "trace": style, "x": size, "y": value, "text": f"{_size(size)}: {text(value)}"}
+            for size, value in curve
+        ]
+    sizes = _powers_of_ten((row["x"] for row in rows), _size)
+    line_rate = []
+    if line_rate_gbit_per_s is not None:
+        looks[series := f"line rate {line_rate_gbit_per_s:g} Gbit/s"] = marks.REFERENCE
+        rate = line_rate_gbit_per_s * GIGABIT
+        line_rate = [{"series": series, "x": x, "y": rate} for x in (sizes[0][0], sizes[-1][0])]
+    values = _powers_of_ten((row["y"] for row in [*rows, *line_rate]), text)
+    return marks.chart(
+        name,
+        title,
+        [*marks.line(rows, small=True), *marks.plain_line(line_rate)],
+        looks=looks,
+        x=marks.axis("message", ticks=sizes, log=True),
+        y=marks.axis(y, ticks=values, log=True),
+        about=about,
     )
 
 
@@ -164,7 +201,7 @@ def summary(tables: Mapping[str, Sequence[Row]]) -> list[str]:
 def terminal(table: Sequence[Row], *, network_gbit_per_s: float | None = None) -> "Group":
     """Return nccl-tests' columns for some sizes of each collective, the fits, and what is missing and why.
 
-    As in nccl-tests, the size is that of the larger buffer, and `redop` is none where nothing is reduced.
+    As in nccl-tests, the size is that of the larger buffer, and `redop` is none if nothing is reduced.
     """
     from rich import box
     from rich.console import Group
@@ -189,7 +226,7 @@ def terminal(table: Sequence[Row], *, network_gbit_per_s: float | None = None) -
         f"{'skipped' if row['kind'] == 'skipped' else 'wrong'}: {row['backend']} {row['device']} "
         f"{row['collective']} {row['dtype']}: {row['reason']}"
         for row in table
-        if row["reason"]
+        if row.get("reason")
     )
     return Group(drawn, *notes, *(Text(format.printable(note), style="yellow") for note in missing))
 
@@ -216,25 +253,12 @@ def _fit_note(line: Line, row: Row, groups: dict[Line, list[Row]], network_gbit_
     return note
 
 
-def _curve(rows: list[Row], field: str) -> list[tuple[float, float]]:
+def _curve(rows: list[Row], field: str) -> Curve:
     """Return the sizes in bytes, ascending, with the median of a field over the runs that measured each."""
     by_size: dict[int, list[float]] = {}
     for row in rows:
         by_size.setdefault(row["bytes"], []).append(row[field])
     return [(size, median(by_size[size])) for size in sorted(by_size)]
-
-
-def _trace(
-    name: str,
-    curve: list[tuple[float, float]],
-    text: Callable[[float], str],
-    style: int,
-    *,
-    secondary: bool = False,
-) -> Trace:
-    sizes, values = ([point[side] for point in curve] for side in (0, 1))
-    texts = [f"{_size(size)}: {text(value)}" for size, value in curve]
-    return Trace(name, sizes, values, "line", style, secondary=secondary, small=True, texts=texts)
 
 
 def _powers_of_ten(values: Iterable[float], text: Callable[[float], str]) -> tuple[tuple[float, str], ...]:

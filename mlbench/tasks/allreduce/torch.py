@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mlbench.tasks.allreduce import Config, bandwidth, check
+from mlbench.tasks.allreduce import Config, bandwidth, check, survey
 from mlbench.tasks.allreduce.collectives import CollectiveCase, DeviceBarrier, reason_to_skip, values
 from mlbench.training.setup import TaskResult
 from mlbench.training.worker import Worker
@@ -14,15 +14,16 @@ from mlbench.training.worker import Worker
 def measure(config: Config, worker: Worker) -> TaskResult:
     """Time every collective, dtype and size on the backend that the workers were started with.
 
-    The table's rows (bandwidth.COLUMNS) are of three kinds: `times` of one size, `skipped` for a pair of
-    collective and dtype that cannot be measured here, and `fit` for one that was. The outcome's status
-    is `failed` if an element was wrong. Raises UserError for a single worker.
+    The table's rows (bandwidth.COLUMNS) are of three kinds. `times` is of one size. `skipped` is for a pair
+    of collective and dtype that cannot be measured here, and `fit` for one that was. `links` has those of
+    `survey` instead. The outcome's status is `failed` if an element was wrong. Raises UserError for a single
+    worker.
     """
     check(config, workers=worker.world_size, folder=None)
     worker.barrier()
     worker.timer.start()
     table = list(_rows(config, worker))
-    wrong = [row for row in table if row["wrong_elements"]]
+    wrong = [row for row in table if row.get("wrong_elements")]
     named = sorted({f"{row['collective']} {row['dtype']}" for row in wrong})
     return TaskResult(
         status="failed" if wrong else "completed",
@@ -40,6 +41,10 @@ def _rows(config: Config, worker: Worker) -> Iterator[dict[str, Any]]:
     align = DeviceBarrier(worker) if worker.device.type == "cuda" else None
     for number, (collective, dtype) in enumerate(pairs, start=1):
         pair = common | {"collective": collective, "dtype": dtype}
+        if collective == "links":
+            if number == 1:  # it has no dtype
+                yield from survey.survey(worker, seconds=config.time_budget_s)
+            continue
         reason = reason_to_skip(collective, getattr(torch, dtype), base, worker)
         if reason:
             yield bandwidth.row("skipped", **pair, reason=reason)

@@ -1,10 +1,11 @@
-"""Task 3a: language modelling with the AWD-LSTM; recurrent, with a large word matrix and long gradients."""
+"""Task 3a: language modelling with the AWD-LSTM. Recurrent, with a large word matrix and long gradients."""
 
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
+from mlbench.config.errors import UserError
 from mlbench.config.experiment import (
     LSTM_CPU_ONLY,
     FrozenModel,
@@ -13,14 +14,16 @@ from mlbench.config.experiment import (
     PositiveInt,
     TrainingConfig,
 )
+from mlbench.datasets import arrow
 from mlbench.tasks.awdlstm import data
 
 prepare = data.prepare_dataset
+SHORTEST = 5  # tokens of a column, and of a chunk (Merity et al. 2017, section 4.1)
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Dropouts(FrozenModel):
-    """Probabilities of dropping: units of the output, between layers, of the input; words; weights."""
+    """Probabilities of dropping: units of the output, between layers, of the input, words, and weights."""
 
     output: Probability
     hidden: Probability
@@ -54,3 +57,29 @@ class Config(TrainingConfig):
     ar: NonNegativeFloat
     tar: NonNegativeFloat
     patience: PositiveInt
+
+
+def check(config: Config, *, workers: int, folder: Path | None) -> None:
+    """Raise UserError if the training text is too short for the columns of all workers."""
+    if folder is not None:
+        tokens = arrow.read_manifest(folder)["splits"]["train"]["rows"]
+    elif config.train_file is None:
+        tokens = data.TRAIN_TOKENS.get(config.dataset)
+    else:
+        tokens = None
+    if tokens is not None:
+        column_tokens(tokens, workers=workers, each=config.batch_size)
+
+
+def column_tokens(tokens: int, *, workers: int, each: int) -> int:
+    """Return the tokens of a column if every worker has `each` columns of the text.
+
+    Raises UserError if they are fewer than SHORTEST.
+    """
+    length = (tokens - 1) // (workers * each)
+    if length < SHORTEST:
+        raise UserError(
+            f"{workers} workers x {each} columns leave {length} tokens each, at least {SHORTEST} are needed",
+            hint="use fewer workers, fewer columns (task.batch_size) or a longer text",
+        )
+    return length

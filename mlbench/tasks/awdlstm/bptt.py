@@ -1,8 +1,8 @@
 """The order in which a text is read: columns side by side, in chunks of changing length.
 
-The text is cut into as many columns as the global batch has; a rank holds its own ones. All ranks read
-chunks of the same lengths, and a column's hidden state goes on from chunk to chunk until the epoch ends.
-So k workers with b columns each read what one worker with k * b columns reads.
+The text is cut into as many columns as the global batch has. A rank holds its part of them. All ranks read
+chunks of the same lengths, and a column's hidden state goes on from chunk to chunk until the epoch ends. So k
+workers with b columns each read what one worker with k * b columns reads.
 """
 
 import math
@@ -14,16 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mlbench.config.errors import UserError
+from mlbench.tasks.awdlstm import SHORTEST, column_tokens
 from mlbench.tasks.awdlstm.model import LanguageModelOutput, States, detached
 from mlbench.tasks.steps import EpochSteps
 from mlbench.training import sampling
 from mlbench.training.worker import Worker
 
-SHORTEST = 5  # tokens; and the standard deviation of a chunk's length (Merity et al. 2017, section 4.1)
-DEVIATION = 5.0  # tokens
+DEVIATION = 5.0  # tokens, of a chunk's length (Merity et al. 2017, section 4.1)
 HALF = 0.05  # probability that a chunk is about half as long
-IGNORED = -100  # the target that counts for nothing; cross_entropy's own number for it
+IGNORED = -100  # the target that is not counted, the default of cross_entropy
 
 
 class BpttChunk(NamedTuple):
@@ -35,9 +34,9 @@ class BpttChunk(NamedTuple):
 
 @dataclass
 class BpttIterator:
-    """One rank's way through the training text: where it is, and the state of its columns there.
+    """One rank's way through the training text: its position, and the state of its columns there.
 
-    - text: [rows + 1, columns]; row i + 1 holds what follows row i. A view of the file until `load`.
+    - text: [rows + 1, columns]. Row i + 1 holds what follows row i. A view of the file until `load`.
     - position: epochs read before this chunk. length: this chunk's, in tokens.
     """
 
@@ -71,7 +70,7 @@ class BpttIterator:
             begin += length
 
     def forward(self, net: nn.Module, chunk: BpttChunk) -> LanguageModelOutput:
-        """Read a chunk with masks of dropout of this rank's own; the next goes on where it ends."""
+        """Read a chunk with dropout masks of this rank. The next goes on at its end."""
         output = net(chunk.inputs, self.states, self.dropout_rng)
         self.states = detached(output.states)
         return output
@@ -80,17 +79,12 @@ class BpttIterator:
 def columns(tokens: Tensor, worker: Worker, *, each: int) -> Tensor:
     """Return this rank's columns of a text [tokens], as a view [rows + 1, each]: nothing is read yet.
 
-    The global columns follow one another in the text, and rank r has those from r * each on; the last
-    row repeats the first of the next column, as a target. What fills no row is left out. Raises
-    UserError when the text is too short for so many columns.
+    The global columns follow one another in the text, and rank r has those from r * each on. The last row
+    repeats the first of the next column, as a target. What fills no row is left out. Raises UserError when
+    the text is too short for so many columns.
     """
     count = each * worker.world_size
-    rows = (len(tokens) - 1) // count
-    if rows < SHORTEST:
-        raise UserError(
-            f"{worker.world_size} workers x {each} columns leave {rows} tokens each, {SHORTEST} are needed",
-            hint="use fewer workers, fewer columns (task.batch_size) or a longer text",
-        )
+    rows = column_tokens(len(tokens), workers=worker.world_size, each=each)
     whole = tokens.unfold(0, rows + 1, rows)[:count]  # overlapping
     return whole[worker.rank * each : (worker.rank + 1) * each].T
 
@@ -113,8 +107,8 @@ def bptt_lengths(rows: int, *, bptt: int, generator: torch.Generator) -> list[in
 def rate(position: float, length: int, *, base: float, bptt: int, workers: int, warmup: float) -> float:
     """Return the learning rate of a chunk of `length` tokens, `position` epochs into the run.
 
-    `base` for one worker rises linearly to base * sqrt(k) over `warmup` * k epochs (0: is that at once),
-    and is less for shorter chunks, whose gradient is noisier.
+    `base` for one worker rises linearly to base * sqrt(k) over `warmup` * k epochs (0: is that at once). It
+    is less for shorter chunks, whose gradient is noisier.
     """
     done = min(1.0, position / (warmup * workers)) if warmup else 1.0
     return base * (1 + (math.sqrt(workers) - 1) * done) * length / bptt
@@ -124,8 +118,8 @@ def rate(position: float, length: int, *, base: float, bptt: int, workers: int, 
 class TextValidation:
     """Mean loss over a whole text, cut into a fixed number of columns that are shared out over ranks.
 
-    As the hidden state is carried on in a column, the number of columns decides the value; it is the
-    same for every number of workers. Every token but the text's first is predicted once.
+    As the hidden state is carried on in a column, the number of columns decides the value. It is the same for
+    every number of workers. Every token but the text's first is predicted once.
     """
 
     inputs: Tensor

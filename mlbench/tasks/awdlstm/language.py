@@ -1,8 +1,8 @@
 """A Markov chain that generates text, so that the best possible perplexity is known exactly.
 
 Sentences like "nouns3.1 adverb0 adverb7 verb3.0 object3.2" have a topic, which tends to stay from sentence to
-sentence, and a number. Verb and objects share the subject's topic, and the verb agrees with its number, over
-any count of adverbs in between: a model must remember what no neighbouring word shows.
+sentence, and a number. Verb and objects share the subject's topic. The verb agrees with its number, over any
+count of adverbs in between. A model must remember what no neighbouring word shows.
 """
 
 from bisect import bisect_right
@@ -36,11 +36,11 @@ def agreement(
 ) -> Language:
     """Return the language with `nouns`, `verbs`, `objects` a topic and `adverbs` common to all topics.
 
-    - same_topic: probability that a sentence keeps the topic; the other topics are equally likely.
+    - same_topic: probability that a sentence keeps the topic. The other topics are equally likely.
     - before_verb, before_object: probability of an adverb, and after it of another one.
     - more_objects: probability of another object after an object.
 
-    Within a class of words the i-th has a probability proportional to 1/i (Zipf); singular and plural are
+    Within a class of words the i-th has a probability proportional to 1/i (Zipf). Singular and plural are
     equally likely.
     """
     words = ["<eos>", *(f"adverb{i}" for i in range(adverbs))]
@@ -89,7 +89,7 @@ def sample(language: Language, tokens: int, *, seed: int) -> np.ndarray:
 
 
 def optimum(language: Language) -> float:
-    """Return the perplexity of the best possible model, which knows the state: exp of the entropy rate.
+    """Return the perplexity of the best possible model, which observes the state: exp of the entropy rate.
 
     As the words determine the state, the rate is the mean entropy of the states' words under the chain's
     stationary distribution (Shannon 1948, section 7).
@@ -106,10 +106,10 @@ def optimum(language: Language) -> float:
 
 
 def perplexity(language: Language, text: np.ndarray) -> float:
-    """Return the language's own perplexity on `text` after its first token: the floor for every model.
+    """Return the language's perplexity on `text` after its first token: the floor for every model.
 
     A model that has not seen the text is better by a factor of exp(x / tokens) with probability at most
-    exp(-x), since the expected ratio of its likelihood to the language's is one (Ville 1939).
+    exp(-x). The reason is that the expected ratio of its likelihood to the language's is one (Ville 1939).
     """
     following, state, states = language.next_state.tolist(), 0, np.empty(len(text), np.int64)
     for position, word in enumerate(text.tolist()):

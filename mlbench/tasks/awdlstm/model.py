@@ -17,7 +17,7 @@ EMBEDDING_RANGE = 0.1  # words start uniform in +-0.1 (Merity et al. 2017, secti
 
 
 class LanguageModelOutput(NamedTuple):
-    """What the model says about every token, and what its regularisation and the next chunk need.
+    """The model's output for every token, and what its regularisation and the next chunk need.
 
     - logits: [length, columns, vocabulary], of the word that follows.
     - raw, dropped: [length, columns, embedding], the last layer's output before and after dropout.
@@ -56,7 +56,7 @@ class WeightDropLSTM(nn.Module):
             recurrent = recurrent * keep(recurrent, recurrent.shape, self.drop, dropout_rng)
         weights = [self.weight_ih_l0, recurrent, self.bias_ih_l0, self.bias_hh_l0]
         if x.is_cuda:
-            # cuDNN wants its weights one after the other; else it copies them at every call, and warns.
+            # cuDNN needs its weights one after the other. Otherwise it copies them at every call, and warns.
             whole = torch.cat([weight.flatten() for weight in weights])
             parts = whole.split([weight.numel() for weight in weights])
             weights = [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
@@ -88,13 +88,13 @@ class AwdLstm(nn.Module):
     def forward(
         self, tokens: Tensor, states: States | None = None, dropout_rng: torch.Generator | None = None
     ) -> LanguageModelOutput:
-        """Read `tokens` [length, columns] on from `states`; None: a text begins here.
+        """Read `tokens` [length, columns] on from `states`. None: a text begins here.
 
         `dropout_rng` draws the masks of dropout, and is not needed without dropout.
         """
         x = F.embedding(tokens, self.words)
         if self.training and self.dropouts.embedding:
-            # A word is kept or dropped at all its places; only the rows that occur are multiplied.
+            # A word is kept or dropped at all its places. Only the rows that occur are multiplied.
             rows = keep(x, (len(self.words), 1), self.dropouts.embedding, dropout_rng)
             x = x * F.embedding(tokens, rows)
         x = raw = self.locked(x, self.dropouts.input, dropout_rng)
@@ -114,7 +114,7 @@ class AwdLstm(nn.Module):
 
 
 def keep(like: Tensor, shape: tuple[int, ...], drop: float, dropout_rng: torch.Generator | None) -> Tensor:
-    """Return a mask of 0 with probability `drop` and else 1 / (1 - drop), where `like` lies."""
+    """Return a mask of 0 with probability `drop` and else 1 / (1 - drop), on the device of `like`."""
     assert dropout_rng is not None, "dropout needs a generator"
     return like.new_empty(shape).bernoulli_(1 - drop, generator=dropout_rng).div_(1 - drop)
 
@@ -123,7 +123,7 @@ def loss(output: LanguageModelOutput, targets: Tensor, *, ar: float, tar: float)
     """Return mean cross-entropy + activation and temporal activation regularisation (AR, TAR).
 
     AR is the mean square of the dropped output, TAR that of the raw output's change from token to token
-    (Merity et al. 2017, section 4.6); all are means, so those of equal batches average to the whole's.
+    (Merity et al. 2017, section 4.6). All are means, so those of equal batches average to the whole's.
     """
     entropy = F.cross_entropy(output.logits.flatten(0, 1), targets.flatten())
     change = output.raw[1:] - output.raw[:-1]
@@ -131,5 +131,5 @@ def loss(output: LanguageModelOutput, targets: Tensor, *, ar: float, tar: float)
 
 
 def detached(states: States) -> States:
-    """Return states that backward does not go through: where truncated back-propagation ends."""
+    """Return states that backward does not go through: truncated back-propagation ends here."""
     return [(hidden.detach(), cell.detach()) for hidden, cell in states]

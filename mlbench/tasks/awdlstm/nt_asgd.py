@@ -9,12 +9,12 @@ from torch.optim.swa_utils import get_swa_multi_avg_fn
 
 
 class Averaging:
-    """Begins to average the weights once validation has stalled; the average is then what is validated.
+    """Begins to average the weights once validation has stalled. The average is then what is validated.
 
-    The trigger is that of the authors' code: more than `patience` validations came before, and the
-    loss is worse than the best of them without the latest `patience`. From the next step on, the mean
-    of all weights since is kept; the weights that are trained, and their rate, go on as before.
-    Every rank must see the same (global) losses, or their weights part.
+    The trigger is that of the authors' code. More than `patience` validations came before, and the loss is
+    worse than the best of them without the latest `patience`. From the next step on, the mean of all weights
+    since is kept. The weights that are trained, and their rate, go on as before. Every rank must see the same
+    (global) losses, or their weights part.
 
     A worker averages what it holds: the model, or the part of it that `sync=fsdp` gives it.
 
@@ -37,7 +37,7 @@ class Averaging:
 
     @contextmanager
     def validation_weights(self) -> Iterator[None]:
-        """Give the model its average in this context; before the switch, nothing changes."""
+        """Give the model its average in this context. Before the switch, nothing changes."""
         if self.average is None:
             yield
             return
@@ -69,7 +69,7 @@ class Averaging:
         return {"losses": self.losses, "average": self.average, "steps": self.steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
+        """Continue from the moment of `state_dict`."""
         self.losses, self.steps = list(state["losses"]), state["steps"]
         if state["average"] is not None:
             self._start()

@@ -81,8 +81,8 @@ def language_model(config: Config, vocabulary: int) -> awd.AwdLstm:
 def flops_per_token(config: Config, vocabulary: int) -> float:
     """Return the model FLOPs of one token in a chunk of `bptt` tokens (see `training_flops`).
 
-    That is 6 a weight of the layers and of the output words, less the gradient of the first token's
-    state, where back-propagation is truncated; looking up the input words is no arithmetic.
+    That is 6 a weight of the layers and of the output words. It leaves out the gradient of the first token's
+    state, at which back-propagation is truncated. Looking up the input words is no arithmetic.
     """
     none = Dropouts(output=0, hidden=0, input=0, embedding=0, recurrent=0)
     plain = config.model_copy(update={"dropouts": none})  # which need a generator, and are no model FLOPs

@@ -1,7 +1,7 @@
 """Articles of Wikipedia: the pages of a dump without their markup, as words, held out by article.
 
 What is left of a page is its prose: templates, tables, lists, headings, references and formulas go. It is no
-parser of wikitext; what MediaWiki would expand (a template inside a sentence) is missing from the sentence.
+parser of wikitext. What MediaWiki would expand (a template inside a sentence) is missing from the sentence.
 """
 
 import bz2
@@ -64,15 +64,15 @@ class Article(NamedTuple):
 
 
 def articles(dump: bytes, *, progress: Callable[[int], None] = lambda _: None) -> Iterator[Article]:
-    """Yield the articles of a compressed dump; redirects and pages of other kinds are none.
+    """Yield the articles of a compressed dump. Redirects and pages of other kinds are none.
 
-    Raises UserError where it is no dump. `progress` is called with the pages read.
+    Raises UserError if it is no dump. `progress` is called with the pages read.
     """
     try:
         root = ElementTree.fromstring(bz2.decompress(dump))
     except (ElementTree.ParseError, OSError, ValueError) as error:
         raise UserError(
-            f"{FILE} is no dump of Wikipedia: {error}", hint="remove the package and fetch it again"
+            f"{FILE} is not a Wikipedia dump: {error}", hint="remove the package and download it again"
         ) from error
     for number, page in enumerate(root.iter(f"{NAMESPACE}page"), 1):
         progress(number)
@@ -93,7 +93,7 @@ def paragraphs(wikitext: str) -> list[list[str]]:
 
 
 def prose(wikitext: str) -> str:
-    """Return a page without its markup; lists and headings are still in it."""
+    """Return a page without its markup. Lists and headings are still in it."""
     text = ELEMENT.sub("", COMMENT.sub("", wikitext))
     for nested in (TEMPLATE, TABLE):
         text = _repeated(nested, "", text)

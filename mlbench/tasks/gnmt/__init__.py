@@ -1,10 +1,11 @@
-"""Task 4a: translation with GNMT; recurrent, so bound by the length of sentences; 643 MB of gradients."""
+"""Task 4a: translation with GNMT. Recurrent, so bound by the length of sentences. 643 MB of gradients."""
 
 from mlbench.config.experiment import LSTM_CPU_ONLY, PositiveFloat, PositiveInt
-from mlbench.tasks.translation import data
+from mlbench.tasks.translation import data as translation
 from mlbench.tasks.translation.config import Share, TranslationConfig
 
-prepare, check = data.prepare_dataset, data.check
+prepare, check = translation.prepare_dataset, translation.check
+LIBRARIES = translation.LIBRARIES
 
 
 class Config(TranslationConfig):

@@ -29,7 +29,7 @@ class AdditiveAttention(nn.Module):
         nn.init.uniform_(self.direction, -1 / math.sqrt(hidden), 1 / math.sqrt(hidden))
 
     def keys(self, memory: torch.Tensor) -> torch.Tensor:
-        """Return what `forward` compares queries with; computed once a sentence."""
+        """Return what `forward` compares queries with. Computed once a sentence."""
         return self.key(memory)
 
     def forward(
@@ -37,7 +37,7 @@ class AdditiveAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return contexts [b, t, hidden] and weights [b, t, s] of queries [b, t, hidden].
 
-        keys and memory are [b, s, hidden]; padded [b, s] is true where the source has ended.
+        keys and memory are [b, s, hidden]. padded [b, s] is true after the end of the source.
         """
         direction = self.direction * (self.scale / self.direction.norm())
         scores = additive_scores(self.query(queries), keys, direction)

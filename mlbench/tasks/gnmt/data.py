@@ -1,4 +1,4 @@
-"""What this task trains on; both translation tasks prepare their text alike."""
+"""What this task trains on. Both translation tasks prepare their text alike."""
 
 from mlbench.tasks.translation import data
 

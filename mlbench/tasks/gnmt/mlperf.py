@@ -1,15 +1,15 @@
-"""What MLPerf Training 0.7 asks of a GNMT log (mlcommons/training_policies; ruleset training_0.7.0)."""
+"""MLPerf Training 0.7's keys of a GNMT log (mlcommons/training_policies, ruleset training_0.7.0)."""
 
 from typing import Any
 
 from mlbench.tasks.gnmt import Config
 
 BENCHMARK = "gnmt"
-OPEN = None  # why the recipe is MLPerf's open division; None: it keeps the closed division's rules
+OPEN = None  # why the recipe is MLPerf's open division. None: it keeps the closed division's rules
 
 
 def hyperparameters(config: Config, *, workers: int, steps_per_epoch: int) -> dict[str, Any]:
-    """Return values by MLPerf's keys; intervals are in steps. A pair is a value and its metadata."""
+    """Return values by MLPerf's keys. Intervals are in steps. A pair is a value and its metadata."""
     steps = config.epochs * steps_per_epoch
     return {
         "opt_name": "adam",

@@ -1,8 +1,8 @@
 """GNMT (Wu et al. 2016) as MLPerf Training v0.6 has it: LSTM encoder and decoder with additive attention.
 
-The decoder's attention looks at its first layer's output and feeds all layers above, so in training every
-layer runs over the whole target at once; only LSTMs go step by step. The decoder starts from zeros. Tensors
-are time-major [time, sentences, hidden] around the LSTMs.
+The decoder's attention looks at its first layer's output and feeds all layers above. So in training every
+layer runs over the whole target at once, and only LSTMs go step by step. The decoder starts from zeros.
+Tensors are time-major [time, sentences, hidden] around the LSTMs.
 """
 
 import math
@@ -19,7 +19,7 @@ Attend = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # hidden t
 
 
 class Gnmt(nn.Module):
-    """Source and target share the embedding; the classifier has weights of its own."""
+    """Source and target share the embedding. The classifier has separate weights."""
 
     def __init__(self, vocabulary: int, *, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Gnmt(nn.Module):
     def forward(self, source: torch.Tensor, lengths: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Return logits [sentences, t, vocabulary] of the word after each of target [sentences, t].
 
-        source is [sentences, s], lengths [sentences]; all int64, padded at the end with any word.
+        source is [sentences, s], lengths [sentences]. All are int64, padded at the end with any word.
         """
         memory, padded = self._read(source, lengths)
 
@@ -77,7 +77,7 @@ class Gnmt(nn.Module):
             contexts, weights = self.decoder.attention(queries, keys, source_memory, padded)
             return contexts.view(1, sentences * beams, -1), weights
 
-        # [layers, 2, sentences * beams, hidden]; cuDNN takes no views with gaps
+        # [layers, 2, sentences * beams, hidden]. cuDNN takes no views with gaps
         states = state[0].flatten(0, 1).permute(1, 2, 0, 3).contiguous()
         embedded = self.embedding(words.reshape(1, -1))
         hidden, states, weights = self.decoder(embedded, attend, states)
@@ -86,7 +86,7 @@ class Gnmt(nn.Module):
 
 
 class Encoder(nn.Module):
-    """One layer in both directions, then forward layers; the third and on add their input (residual)."""
+    """One layer in both directions, then forward layers. The third and on add their input (residual)."""
 
     def __init__(self, hidden: int, *, layers: int, dropout: float) -> None:
         super().__init__()
@@ -98,11 +98,11 @@ class Encoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Return [s, sentences, hidden]; what lies beyond a sentence's length is meaningless.
+        """Return [s, sentences, hidden]. What lies beyond a sentence's length is meaningless.
 
-        The padding is at the end, where no state passes on to a word. For the backward direction every
-        sentence is reversed within its own length, which computes what packed sequences do and needs no
-        lengths on the host of a GPU.
+        The padding is at the end, so no state passes on to a word. For the backward direction every sentence
+        is reversed within its length. That computes what packed sequences do and needs no lengths on the host
+        of a GPU.
         """
         x = self.dropout(x)
         reverse = _reverse_padded(self.backward_lstm(_reverse_padded(x, lengths))[0], lengths)
@@ -114,7 +114,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The first layer's output queries the attention; the layers above get its context beside their input."""
+    """The first layer's output queries the attention. The layers above get its context with their input."""
 
     def __init__(self, hidden: int, *, layers: int, dropout: float) -> None:
         super().__init__()
@@ -128,8 +128,8 @@ class Decoder(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return outputs [t, n, hidden], states after the last word, and the attention's weights.
 
-        x is [t, n, hidden]; attend gives contexts [t, n, hidden] and weights for the first layer's
-        output; states is [layers, 2, n, hidden] (outputs and cells), None for zeros.
+        x is [t, n, hidden]. attend gives contexts [t, n, hidden] and weights for the first layer's output.
+        states is [layers, 2, n, hidden] (outputs and cells), None for zeros.
         """
         before = [None] * (1 + len(self.layers)) if states is None else [(s[:1], s[1:]) for s in states]
         x, state = self.first(self.dropout(x), before[0])
@@ -157,7 +157,7 @@ def _init_uniform(weight: torch.Tensor, hidden: int) -> None:
 
 
 def _reverse_padded(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Reverse each sentence of x [s, sentences, hidden] within its length; padding stays where it is."""
+    """Reverse each sentence of x [s, sentences, hidden] within its length. Padding stays in place."""
     position = torch.arange(len(x), device=x.device)[:, None]
     origin = torch.where(position < lengths, lengths - 1 - position, position)
     return x.gather(0, origin[..., None].expand_as(x))

@@ -11,7 +11,7 @@ from mlbench.training.worker import Worker
 
 
 def build(config: Config, worker: Worker) -> TrainingSetup:
-    """Return what the loop trains; tokens of both sides count."""
+    """Return what the loop trains. Tokens of both sides count."""
     return build_translator(
         config,
         worker,

@@ -1,4 +1,4 @@
-"""Task 5: language modelling with a decoder-only Transformer, GPT-2; large products, 498 MB of gradients."""
+"""Task 5: language modelling with a decoder-only Transformer, GPT-2. Large products, 498 MB of gradients."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +13,7 @@ from mlbench.tasks.gpt import data
 
 prepare = data.prepare_dataset
 Share = Annotated[float, Field(ge=0, lt=1)]
+LIBRARIES = ("tokenizers",)
 
 
 class Config(TrainingConfig):
@@ -23,6 +24,7 @@ class Config(TrainingConfig):
     """
 
     FREE = ("precision", "batch_size", "activation_checkpointing")
+    ONE_SHAPE = True
     PRECISIONS = ("fp32", "tf32", "bf16")
     RECIPE_PRECISION = {"cpu": "fp32", "cuda": "bf16"}
 
@@ -47,7 +49,7 @@ class Config(TrainingConfig):
 
 
 def check(config: Config, *, workers: int, folder: Path | None) -> None:
-    """Raise UserError where the sequences of a step cannot be shared out, or heads or text do not fit."""
+    """Raise UserError if the sequences of a step cannot be shared out, or heads or text do not fit."""
     batches(config, workers)
     heads.check(config)
     if folder is None:
@@ -72,7 +74,7 @@ def check(config: Config, *, workers: int, folder: Path | None) -> None:
 def batches(config: Config, workers: int) -> tuple[int, int]:
     """Return the sequences of a worker's step and of its micro-batch, which divides it.
 
-    Raises UserError where the workers do not divide the sequences of a step.
+    Raises UserError if the workers do not divide the sequences of a step.
     """
     batch, rest = divmod(config.global_batch_size, workers)
     if rest:

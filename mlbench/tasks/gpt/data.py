@@ -1,7 +1,7 @@
 """Text as token numbers: FineWeb in the shards of the GPT-2 speedruns, or SciPy's docstrings.
 
-Both come as tokens of a byte-level BPE (Radford et al. 2019), so a vocabulary says how many bytes of text
-each token stands for, and cross-entropies of different vocabularies can be compared in bits per byte.
+Both come as tokens of a byte-level BPE (Radford et al. 2019). A vocabulary gives the bytes of text of each
+token, so that cross-entropies of different vocabularies can be compared in bits per byte.
 """
 
 import hashlib
@@ -20,10 +20,10 @@ from mlbench.datasets import arrow, packages
 from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.datasets.download import Archive
 
-if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it
+if TYPE_CHECKING:  # torch is imported by the workers alone. Preparing needs none of it
     import torch
 
-END = "<|endoftext|>"  # stands before every document, and for no byte
+END = "<|endoftext|>"  # precedes every document, and represents no byte
 
 
 class Sequences:
@@ -46,7 +46,7 @@ class Sequences:
 class TokenText:
     """A prepared data set: mapped files, of which nothing is read before `load`.
 
-    - train, valid: as sequences. token_bytes: of text that each token stands for, int64 [vocabulary].
+    - train, valid: as sequences. token_bytes: of text that each token represents, int64 [vocabulary].
     """
 
     def __init__(self, folder: Path, context: int) -> None:
@@ -58,7 +58,7 @@ class TokenText:
         self.token_bytes: torch.Tensor
 
     def load(self) -> "TokenText":
-        """Read the vocabulary; the text comes step by step."""
+        """Read the vocabulary. The text comes step by step."""
         import torch
 
         self.token_bytes = torch.from_numpy(self._bytes.astype(np.int64))
@@ -79,15 +79,15 @@ def open_dataset(folder: Path, *, context: int) -> TokenText:
 # FineWeb
 
 MAGIC, VERSION = 20240520, 1  # of a shard, its first two int32 (llm.c, dev/data/data_common.py)
-HEADER = 256  # int32; the third is the number of tokens, the rest is 0
+HEADER = 256  # int32. The third is the number of tokens, the rest is 0
 SHARD_TOKENS = 100_000_000  # of every shard but the last
 VALIDATION_TOKENS = 10_485_760  # to predict: the first 10 * 2^20, as llm.c and the speedruns do
 HUB = "https://huggingface.co/datasets/kjj0/fineweb10B-gpt2/resolve/main"
-PINS = Path(__file__).with_name("shards.sha256")  # what sha256sum prints of the shards; README.md
+PINS = Path(__file__).with_name("shards.sha256")  # what sha256sum prints of the shards, see README.md
 
 
 def pinned(path: Path = PINS) -> dict[str, str]:
-    """Return the checksums of shards by name; of those that are not in the file, or without it, none."""
+    """Return the checksums of shards by name. Of those that are not in the file, or without it, none."""
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     return {name.lstrip("*"): checksum for checksum, name in map(str.split, lines)}
 
@@ -132,7 +132,7 @@ def _write_fineweb(writer: DatasetWriter) -> None:
 def read_shard(path: Path) -> np.ndarray:
     """Return the tokens of a shard, uint16, mapped from the file.
 
-    Raises UserError where the header is no shard's, or the file has more or fewer tokens than it says.
+    Raises UserError if the header is no shard's, or if its number of tokens is not that of the file.
     """
     header = np.fromfile(path, "<i4", count=HEADER)
     fault = ""
@@ -142,9 +142,9 @@ def read_shard(path: Path) -> np.ndarray:
         fault = f"has version {header[1]} of its format, this mlbench reads {VERSION}"
     elif path.stat().st_size != 4 * HEADER + 2 * int(header[2]):
         tokens = (path.stat().st_size - 4 * HEADER) / 2
-        fault = f"has {tokens:,.10g} tokens, its header says {header[2]:,}"
+        fault = f"has {tokens:,.10g} tokens, its header gives {header[2]:,}"
     if fault:
-        raise UserError(f"{path} is no whole shard: it {fault}", hint="remove it and let it be fetched again")
+        raise UserError(f"{path} is not a complete shard: it {fault}", hint="remove it to download it again")
     return np.memmap(path, "<u2", "r", offset=4 * HEADER)
 
 
@@ -179,7 +179,7 @@ def _write_docstrings(writer: DatasetWriter) -> None:
     documents = list(docstrings(_scipy_files(writer)))
     if hashlib.sha256("".join(documents).encode()).hexdigest() != shape["sha256"]:
         raise UserError(
-            f"the documentation of the SciPy here is not that of {SCIPY}",
+            f"the documentation of the installed SciPy differs from that of {SCIPY}",
             hint=f"pip install --force-reinstall --no-deps scipy=={SCIPY}",
         )
     every = shape["every"]
@@ -202,7 +202,7 @@ def _write_docstrings(writer: DatasetWriter) -> None:
 
 
 def docstrings(files: dict[str, bytes]) -> Iterator[str]:
-    """Yield what stands between triple quotes in each Python file, in order of their names; no text twice."""
+    """Yield the text between triple quotes in each Python file, in order of their names. No text twice."""
     seen: set[str] = set()
     for name in sorted(files):
         quoted = map(inspect.cleandoc, QUOTED.findall(files[name].decode()))
@@ -224,13 +224,13 @@ def _scipy_files(writer: DatasetWriter) -> dict[str, bytes]:
 
 
 def _write_vocabulary(writer: DatasetWriter, numbers: dict[str, int]) -> None:
-    """Write how many bytes each token stands for; byte-level BPE writes every byte as one letter."""
+    """Write how many bytes each token represents. Byte-level BPE writes every byte as one letter."""
     tokens = sorted(numbers, key=lambda token: numbers[token])
     sizes = np.array([0 if token == END else len(token) for token in tokens], np.uint8)
     writer.write("vocabulary", [arrow.record_batch({"bytes": sizes})])
 
 
-DATASETS = {  # 2 bytes a token; the vocabulary, below 1 MB, is not counted
+DATASETS = {  # 2 bytes a token. The vocabulary, below 1 MB, is not counted
     "fineweb10b_gpt2": DatasetInfo(
         FINEWEB,
         download=2 * SHARD_TOKENS * (len(TRAINING_SHARDS) + 1),  # about: the last shard is smaller

@@ -64,6 +64,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         stateful={"schedule": schedule},
         autocast=mixed.autocast,
         scaler=mixed.scaler,
+        one_shape=config.ONE_SHAPE,
         flops_per_sample=lambda _: flops_per_token(config),
     )
 
@@ -83,7 +84,7 @@ def language_model(config: Config) -> gpt.Gpt:
 def evaluate(trained: nn.Module, text: data.TokenText, *, micro: int, worker: Worker) -> dict[str, float]:
     """Return cross-entropy (nats a token) and bits per byte of the whole validation text.
 
-    micro: sequences at a time; bounds memory, changes no result.
+    micro: sequences at a time. Bounds memory, changes no result.
     """
     totals = torch.zeros(3, dtype=torch.float64, device=worker.device)  # nats, tokens, bytes
     token_bytes = text.token_bytes.to(worker.device)
@@ -103,8 +104,8 @@ def evaluate(trained: nn.Module, text: data.TokenText, *, micro: int, worker: Wo
 def flops_per_token(config: Config) -> float:
     """Return the model FLOPs of one token in a sequence of `context` tokens (see `training_flops`).
 
-    That is 6 a weight of the blocks' matrices and of the output tokens, and 12 * layers * d_model * context
-    of attention, whose causal mask halves nothing (Chowdhery et al. 2022, appendix B).
+    That is 6 a weight of the blocks' matrices and of the output tokens. Attention adds another
+    12 * layers * d_model * context. Its causal mask halves nothing (Chowdhery et al. 2022, appendix B).
     """
     plain = config.model_copy(update={"activation_checkpointing": False})  # which adds no model FLOPs
     with torch.device("meta"):

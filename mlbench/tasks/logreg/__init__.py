@@ -1,4 +1,4 @@
-"""Task 2a: L2-regularised logistic regression; convex, tiny steps, bound by latency."""
+"""Task 2a: L2-regularised logistic regression. Convex, tiny steps, bound by latency."""
 
 from pathlib import Path
 from typing import Literal
@@ -14,6 +14,7 @@ class Config(TrainingConfig):
 
     CLASSES = 2
     FREE = ("precision",)
+    ONE_SHAPE = True
     PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
     OWN_DATA = ("train_file", "test_file")
     DATA_FIELDS = ("validation",)

@@ -1,4 +1,4 @@
-"""Rows and labels for logistic regression: epsilon, generated ones like it, Fashion-MNIST, or own files."""
+"""Rows and labels for logistic regression: epsilon, generated ones like it, Fashion-MNIST, or a user's."""
 
 import shutil
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.datasets.download import Archive
 from mlbench.tasks import fashion_mnist
 
-if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it
+if TYPE_CHECKING:  # torch is imported by the workers alone. Preparing needs none of it
     import pyarrow as pa
     from torch import Tensor
 
@@ -50,7 +50,7 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
 
 # The least mean cross-entropy + 2.5e-6/2 * ||w||^2 over the training rows. epsilon: found by Koloskova et al.
 # 2019 (github.com/epfml/ChocoSGD, convex_code/dump/optimum-epsilon, read 2026-11-21), with scikit-learn at a
-# tolerance of 1e-5; epsilon_like: Newton's method to a gradient of 1e-17 (a test finds it again).
+# tolerance of 1e-5. epsilon_like: Newton's method to a gradient of 1e-17 (a test finds it again).
 OPTIMUM_L2 = 2.5e-6
 OPTIMA = {"epsilon": 0.2822915, "epsilon_like": 0.2286323014}
 
@@ -94,15 +94,15 @@ def epsilon_like(
     """Generate `rows` rows of length 1 (float32) and their labels in {0, 1} (float32).
 
     Rows are normal with standard deviation j**-decay along the j-th of `features` random orthogonal
-    directions, then scaled to length 1: dense and correlated as in epsilon. A label is 1 with
-    probability logistic(steepness * m), m being the row's product with a hidden vector, scaled to
-    standard deviation 1; the hidden vector weighs all directions alike once they are scaled to
-    equal spread, so the narrow ones take gradient descent several epochs.
+    directions, then scaled to length 1: dense and correlated as in epsilon. A label is 1 with probability
+    logistic(steepness * m), m being the row's product with a hidden vector, scaled to standard deviation 1.
+    The hidden vector weighs all directions equally once they are scaled to equal spread, so the narrow ones
+    take gradient descent several epochs.
 
-    The label noise bounds every classifier: with the suite's parameters the exact minimiser of the
-    mean cross-entropy + 2.5e-6/2 * ||w||^2 has 90.1 % of the test rows right, 91.0 % of the
-    training rows (a test finds it with scikit-learn).
-    Values are rounded to 6 decimals, so the last bits of a machine's linear algebra do not show.
+    The label noise bounds every classifier. With the suite's parameters the exact minimiser of the mean
+    cross-entropy + 2.5e-6/2 * ||w||^2 has 90.1 % of the test rows right, 91.0 % of the training rows (a test
+    finds it with scikit-learn). Values are rounded to 6 decimals, so the last bits of a machine's linear
+    algebra do not show.
     """
     random = np.random.default_rng(seed)
     spread = np.arange(1, features + 1) ** -decay
@@ -159,7 +159,7 @@ LIBSVM_PAGES = (  # the LIBSVM data page, and the second host of the same depart
     "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/",
     "https://ntucsu.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/",
 )
-# The page gives no checksums; these are the ones that scikit-learn_bench pins (read 2026-11-21).
+# The page gives no checksums. These are the ones that scikit-learn_bench pins (read 2026-11-21).
 EPSILON_SHA256 = {
     "epsilon_normalized.bz2": "aff916d4f97f18d286558ca088d2a9f7e1fcee9376539a5aa6ef5b7ef9dfa978",
     "epsilon_normalized.t.bz2": "cb299295ad11e200696eaa3050f5d8cf700eaa9c65e6aa859bda959f8669458b",
@@ -175,18 +175,18 @@ EPSILON = {
 
 
 class Layout(NamedTuple):
-    """What one must know before sparse text becomes dense rows."""
+    """What is needed to turn sparse text into dense rows."""
 
-    labels: tuple[float, float]  # in the text; they become 0 and 1
+    labels: tuple[float, float]  # in the text. They become 0 and 1
     first: int  # index of the first column
     features: int  # columns
 
 
-EPSILON_LAYOUT = Layout((-1.0, 1.0), first=1, features=2_000)  # as the LIBSVM data page says
+EPSILON_LAYOUT = Layout((-1.0, 1.0), first=1, features=2_000)  # as on the LIBSVM data page
 
 
 def _write_epsilon(writer: DatasetWriter) -> None:
-    """Stream both archives, 12 GB of text, into splits; bzip2's decompression sets the pace."""
+    """Stream both archives, 12 GB of text, into splits. bzip2's decompression sets the pace."""
     paths = {split: writer.fetch(archive) for split, archive in EPSILON_ARCHIVES.items()}
     for split, path in paths.items():
         writer.write(split, _batches(path, EPSILON_LAYOUT, writer))
@@ -211,8 +211,8 @@ def _write_files(writer: DatasetWriter, *, files: dict[str, Path]) -> None:
 def _scan(files: dict[str, Path], writer: DatasetWriter) -> tuple[Layout, int]:
     """Read both files for their labels, columns and rows.
 
-    The first column is 1, as LIBSVM has it, or 0 where one of the files has an index 0. The smaller
-    label becomes 0, the larger 1.
+    The first column is 1, as LIBSVM has it, or 0 if one of the files has an index 0. The smaller label
+    becomes 0, the larger 1.
     """
     from mlbench.tasks.logreg import libsvm
 
@@ -225,8 +225,8 @@ def _scan(files: dict[str, Path], writer: DatasetWriter) -> tuple[Layout, int]:
                 third = [*labels, *new][2]
                 line = block.line(int(np.argmax(block.labels == third)))
                 raise UserError(
-                    f"{path}, line {line}: {third:g} is a third label",
-                    hint="logistic regression tells two classes apart",
+                    f"{path}, line {line}: unexpected third label {third:g}",
+                    hint="logistic regression separates two classes",
                 )
             labels += new
             rows += len(block.labels)
@@ -234,7 +234,7 @@ def _scan(files: dict[str, Path], writer: DatasetWriter) -> tuple[Layout, int]:
             if len(columns):
                 low, high = min(low, columns.min()), max(high, columns.max())
         if split == "train" and len(labels) < 2:
-            raise UserError(f"{path} has one label only", hint="there must be two classes to tell apart")
+            raise UserError(f"{path} has one label only", hint="give rows of two classes")
     if high < low:
         raise UserError("the two files have no columns", hint="rows are: label index:value ...")
     smaller, larger = sorted(map(float, labels))
@@ -242,7 +242,7 @@ def _scan(files: dict[str, Path], writer: DatasetWriter) -> tuple[Layout, int]:
 
 
 def _batches(path: Path, layout: Layout, writer: DatasetWriter) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of a text file as dense record batches; UserError for a row outside `layout`."""
+    """Yield the rows of a text file as dense record batches. Raises UserError for a row outside `layout`."""
     from mlbench.tasks.logreg import libsvm
 
     last = layout.first + layout.features - 1
@@ -255,7 +255,7 @@ def _batches(path: Path, layout: Layout, writer: DatasetWriter) -> "Iterator[pa.
             raise UserError(
                 f"{path}, line {block.line(int(np.argmax(wrong)))}: not a row with label {low:g} or {high:g} "
                 f"and indices {layout.first} to {last}",
-                hint="give the data set's own files",
+                hint="give the files of this data set",
             )
         for features, labels in block.dense(layout.features, first=layout.first):
             ones = (labels == layout.labels[1]).astype(np.float32)
@@ -263,7 +263,7 @@ def _batches(path: Path, layout: Layout, writer: DatasetWriter) -> "Iterator[pa.
 
 
 DATASETS = {
-    # rows of float32 features and a float32 label; the LIBSVM page says 400,000 and 100,000 of them
+    # rows of float32 features and a float32 label. The LIBSVM page has 400,000 and 100,000 of them
     "epsilon": DatasetInfo(EPSILON, download=None, prepared=500_000 * 4 * (2_000 + 1), train_rows=400_000),
     "epsilon_like": DatasetInfo(EPSILON_LIKE, download=0, prepared=25_000 * 4 * (200 + 1), train_rows=20_000),
     "fashion_mnist_tops": DatasetInfo(  # four of ten classes, all of the same size

@@ -1,6 +1,6 @@
 """Reads LIBSVM/svmlight text, `label index:value index:value ...` a line, in bounded memory.
 
-scikit-learn parses blocks of whole lines; its errors have no line number, so a block that it refuses is
+scikit-learn parses blocks of whole lines. Its errors have no line number, so a block that it refuses is
 searched for the line.
 """
 
@@ -21,7 +21,7 @@ from mlbench.config.errors import UserError
 
 BLOCK = 16 << 20  # bytes of text parsed at a time: some 500 rows of epsilon
 DENSE_BYTES = 64 << 20  # of dense rows at a time
-ZERO_BASED: Any = True  # keeps indices as they are; scikit-learn has no type for it
+ZERO_BASED: Any = True  # keeps indices as they are. scikit-learn has no type for it
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -40,7 +40,7 @@ class RowBlock:
     first_line: int
 
     def line(self, row: int) -> int:
-        """Return the line of the file that row `row` stands on."""
+        """Return the line number in the file of row `row`."""
         numbered = enumerate(self.text.split(b"\n"), self.first_line)
         return [number for number, line in numbered if line.partition(b"#")[0].strip()][row]
 
@@ -65,7 +65,7 @@ def read(path: Path, *, progress: Callable[[int, int], None] | None = None) -> I
     in the format, and for a file that is missing, truncated or without rows.
     """
     if not path.is_file():
-        raise UserError(f"there is no file {path}", hint="give the path of a LIBSVM text file")
+        raise UserError(f"{path} does not exist", hint="give the path of a LIBSVM text file")
     total = path.stat().st_size
     line, rows = 1, 0
     with path.open("rb") as raw, _opened(raw, path.suffix) as file, ThreadPoolExecutor(1) as thread:
@@ -74,7 +74,9 @@ def read(path: Path, *, progress: Callable[[int, int], None] | None = None) -> I
             try:
                 text = b"".join(ahead.result())
             except (EOFError, OSError, zlib.error) as error:
-                raise UserError(f"{path} is damaged or truncated: {error}", hint="get it again") from error
+                raise UserError(
+                    f"{path} is damaged or truncated: {error}", hint="download it again"
+                ) from error
             if progress:
                 progress(min(raw.tell(), total), total)
             if not text:
@@ -112,7 +114,7 @@ def _block(text: bytes, *, first_line: int, path: Path) -> RowBlock:
 
 
 def _parse(text: bytes) -> tuple[Any, np.ndarray]:
-    """Return entries and labels of whole lines; ValueError if one of them is not in the format."""
+    """Return entries and labels of whole lines. Raises ValueError if one of them is not in the format."""
     from sklearn.datasets import load_svmlight_file
 
     if b"qid:" in text and re.search(rb"^[^#\n]*qid:", text, re.MULTILINE):  # scikit-learn leaves it out

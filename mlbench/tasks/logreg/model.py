@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class Linear(nn.Module):
-    """Rows [batch, features] to one logit each [batch], without bias; weights as torch.nn.Linear draws them.
+    """Rows [batch, features] to one logit each [batch], without bias. Weights as torch.nn.Linear draws them.
 
     One vector of weights: torch.nn.Linear's product of two matrices costs a tenth of a short step more.
     """

@@ -14,7 +14,7 @@ from mlbench.training.schedules import Plateau, Schedule, inverse_sqrt
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
-# alpha of rate alpha/sqrt(t) for k workers, MLBench 2018; from 16 workers on it stays (README.md)
+# alpha of rate alpha/sqrt(t) for k workers, MLBench 2018. From 16 workers on it stays (README.md)
 REFERENCE_ALPHA = {1: 200.0, 2: 400.0, 4: 600.0, 8: 700.0, 16: 800.0}
 
 BLOCK = 8_192  # rows whose logits are computed at a time, off the clock
@@ -89,13 +89,13 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         plateau = Plateau(config.decay_factor, config.patience)
     else:
         lr, factor, plateau = reference_alpha(config, worker.world_size), inverse_sqrt, None
-    # The penalty's gradient, l2 * w, is weight decay; its value is in the validations' loss only: in every
+    # The penalty's gradient, l2 * w, is weight decay. Its value is in the validations' loss only: in every
     # step's it takes a tenth of the time and more on a CPU.
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=config.l2, foreach=False)
     schedule = Schedule(optimizer, factor, plateau=plateau)
     mixed = precision.on_device(config.precision, worker.device)
     weight = model.weight
-    values = weight.detach()  # one memory; no_grad takes longer than the arithmetic
+    values = weight.detach()  # one memory. no_grad takes longer than the arithmetic
     # Without autocast the logits have the labels' type, and a look at both is a hundredth of a short step.
     entropy = F.binary_cross_entropy_with_logits if mixed.autocast is None else logistic.cross_entropy
 
@@ -165,6 +165,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         optimizer_step=step if mixed.scaler is None and not worker.sync.NEEDS_OPTIMIZER else None,
         autocast=mixed.autocast,
         scaler=mixed.scaler,
+        one_shape=config.ONE_SHAPE,
         after_validation=schedule.after_validation,
         stateful={"schedule": schedule, "convergence": convergence},
         table=table,

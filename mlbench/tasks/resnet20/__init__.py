@@ -1,4 +1,4 @@
-"""Task 1a: image classification with the CIFAR ResNets; small batches of convolutions, 1 MB of gradients."""
+"""Task 1a: image classification with the CIFAR ResNets. Small batches of convolutions, 1 MB of gradients."""
 
 from typing import Annotated, Literal
 
@@ -15,6 +15,7 @@ class Config(TrainingConfig):
 
     CLASSES = 10
     FREE = ("precision",)
+    ONE_SHAPE = True
     PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
     depth: Literal[20, 32, 44, 56]

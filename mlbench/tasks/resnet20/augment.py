@@ -1,4 +1,4 @@
-"""What happens to a batch of images before the network sees it; whole batches, on their device."""
+"""What happens to a batch of images before the network sees it. Whole batches, on their device."""
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ def draw(batch: int, *, flip: bool, generator: Generator) -> tuple[Tensor, Tenso
 
 
 def crop(images: Tensor, top: Tensor, left: Tensor, mirrored: Tensor | None) -> Tensor:
-    """Cut each image [n, c, h, w] out of itself padded with zeros, at its own place, and mirror some.
+    """Cut each image [n, c, h, w] out of itself padded with zeros, at a separate place, and mirror some.
 
     Returns [n, h, w, c]: one gather of windows whose rows lie together. `top`, `left` and `mirrored` are
     [n], as `draw` returns them.

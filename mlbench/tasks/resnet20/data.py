@@ -13,7 +13,7 @@ from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.datasets.download import Archive, extract
 from mlbench.tasks import fashion_mnist
 
-if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it
+if TYPE_CHECKING:  # torch is imported by the workers alone. Preparing needs none of it
     from torch import Tensor
 
 
@@ -28,8 +28,8 @@ class Images(NamedTuple):
 class ImageSplits:
     """The two splits, the training pixels' mean and deviation a channel, and how to augment.
 
-    `mean` and `std` are [3] float32 of pixels in 0..1. `flip`: an image's mirror image shows the
-    same thing; true for photographs, false for digits.
+    `mean` and `std` are [3] float32 of pixels in 0..1. `flip`: an image's mirror image shows the same thing.
+    True for photographs, false for digits.
     """
 
     train: Images
@@ -92,21 +92,21 @@ def _write_cifar10(writer: DatasetWriter) -> None:
 
 
 def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return images [n, 3, 32, 32] and labels [n], uint8, of a binary file; UserError if it is none."""
+    """Return images [n, 3, 32, 32] and labels [n], uint8, of a binary file. Raises UserError for others."""
     if not path.is_file():
-        raise UserError(f"the archive has no {path.name}", hint="remove it and fetch it again")
+        raise UserError(f"the archive has no {path.name}", hint="remove it and download it again")
     content = np.fromfile(path, np.uint8)
     if len(content) % ROW or not len(content) or content[::ROW].max() > 9:
         raise UserError(
             f"{path.name} in the archive holds no CIFAR-10 images",
-            hint="remove the archive and fetch it again",
+            hint="remove the archive and download it again",
         )
     rows = content.reshape(-1, ROW)
     return rows[:, 1:].reshape(-1, 3, SIDE, SIDE), rows[:, 0]
 
 
-# load_digits holds 14 filled forms one after the other. Each has the same about 130 digits in the same
-# order, beginning with 0 to 9 three times; these are the rows at which they begin.
+# load_digits holds 14 filled forms one after the other. Each has the same about 130 digits in the same order,
+# beginning with 0 to 9 three times. These are the rows at which they begin.
 FORMS = (0, 130, 256, 386, 516, 646, 776, 905, 1029, 1157, 1287, 1415, 1545, 1667)
 TEST_FORMS = 3  # the last ones: 382 of 1,797 digits
 DIGITS = {
@@ -146,7 +146,7 @@ def _write_fashion_mnist(writer: DatasetWriter) -> None:
 
 
 def _write(writer: DatasetWriter, split: str, images: np.ndarray, labels: np.ndarray) -> None:
-    """Write a split; of the training images the statistics go into the manifest."""
+    """Write a split. Of the training images the statistics go into the manifest."""
     writer.write(split, [arrow.record_batch({"image": images, "label": labels.astype(np.int64)})])
     if split == "train":
         writer.extra |= statistics(images)
@@ -155,8 +155,8 @@ def _write(writer: DatasetWriter, split: str, images: np.ndarray, labels: np.nda
 def upscaled(grey: np.ndarray) -> np.ndarray:
     """Return 8x8 images of 0..16 as 32x32 images of 0..255, bilinear between pixel centres.
 
-    All in integers, so every machine gets the same bytes. A new pixel lies 1, 3, 5 or 7 eighths of
-    the way between two old ones; beyond the outermost centres the edge is repeated.
+    All in integers, so every machine gets the same bytes. A new pixel lies 1, 3, 5 or 7 eighths of the way
+    between two old ones. Beyond the outermost centres the edge is repeated.
     """
     eighths = np.zeros((32, 8), np.int64)
     for new in range(32):

@@ -12,12 +12,12 @@ Shortcut = Literal["projection", "identity"]
 def resnet(depth: int, *, variant: Variant, shortcut: Shortcut, width: int, classes: int = 10) -> nn.Module:
     """Return a network from images (batch, 3, height, width) to logits (batch, `classes`).
 
-    `depth` is 6n+2: 20, 32, 44, 56. The stages have 1, 2 and 4 times `width` channels; the second
-    and third halve the image. `variant` v1 is the post-activation network of "Deep residual
-    learning for image recognition" (He et al. 2015, section 4.2), v2 the pre-activation network of
-    "Identity mappings in deep residual networks" (He et al. 2016). Where a stage changes the shape,
-    `shortcut` is a 1x1 convolution with batch norm (`projection`: 272,474 parameters at depth 20
-    and width 16) or the paper's option A without parameters (`identity`: 269,722).
+    `depth` is 6n+2: 20, 32, 44, 56. The stages have 1, 2 and 4 times `width` channels. The second and third
+    halve the image. `variant` v1 is the post-activation network of "Deep residual learning for image
+    recognition" (He et al. 2015, section 4.2), v2 the pre-activation network of "Identity mappings in deep
+    residual networks" (He et al. 2016). If a stage changes the shape, `shortcut` is a 1x1 convolution with
+    batch norm (`projection`: 272,474 parameters at depth 20 and width 16) or the paper's option A without
+    parameters (`identity`: 269,722).
     """
     assert depth % 6 == 2 and depth > 2, f"depth {depth} is not 6n+2"
     layers: list[nn.Module] = [_conv(3, width)]

@@ -15,7 +15,7 @@ from mlbench.training.flops import training_flops
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
-VALIDATION_BATCH = 500  # images; bounds memory, changes no result
+VALIDATION_BATCH = 500  # images. Bounds memory, changes no result
 
 
 def build(config: Config, worker: Worker) -> TrainingSetup:
@@ -104,6 +104,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         after_validation=schedule.after_validation,
         autocast=mixed.autocast,
         scaler=mixed.scaler,
+        one_shape=config.ONE_SHAPE,
         stateful={"schedule": schedule},
         flops_per_sample=flops_per_sample,
     )

@@ -1,4 +1,4 @@
-"""Task 1b: image classification with ResNet-50; 100 MB of gradients, and JPEG files that must be decoded."""
+"""Task 1b: image classification with ResNet-50. 100 MB of gradients, and JPEG files that must be decoded."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +11,14 @@ from mlbench.tasks.resnet50 import data
 
 prepare = data.prepare_dataset
 RATE_SAMPLES = 256  # images that the recipe's rate is for (Goyal et al. 2017)
+LIBRARIES = ("PIL",)
 
 
 class Config(TrainingConfig):
     """What conf/task/resnet50.yaml holds beyond the fields of every training task."""
 
     FREE = ("dataloader_workers", "precision")
+    ONE_SHAPE = True
     PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
     RECIPE_PRECISION = {"cpu": "fp32", "cuda": "fp16"}
     OWN_DATA = ("train_folder", "val_folder")
@@ -45,12 +47,12 @@ class Config(TrainingConfig):
 
 
 def check(config: Config, *, workers: int, folder: Path | None) -> None:
-    """Raise UserError where the images of a step cannot be shared out to the workers."""
+    """Raise UserError if the images of a step cannot be shared out to the workers."""
     batches(config, workers)
 
 
 def batches(config: Config, workers: int) -> tuple[int, int]:
-    """Return the images of a worker's step and of its micro-batch; UserError if they do not go together."""
+    """Return the images of a worker's step and of its micro-batch. UserError if they do not go together."""
     batch = config.global_batch(workers) // workers
     if not batch:
         raise UserError(

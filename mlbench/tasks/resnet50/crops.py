@@ -1,18 +1,18 @@
-"""Where each training image is cut and whether it is mirrored: drawn for whole batches at once.
+"""Draw the crop and mirroring of each training image, for whole batches at once.
 
-What an image gets depends on the seed, the epoch and the image alone, so it is the same whichever worker,
-whichever process and in whichever batch decodes it.
+The crop of an image depends on the seed, the epoch and the image alone. So it is the same in any worker,
+process and batch.
 """
 
 import numpy as np
 
 ATTEMPTS = 10  # draws until a crop fits into the image, as in torchvision's RandomResizedCrop
 RATIO = (3 / 4, 4 / 3)  # width over height (Szegedy et al. 2015)
-DRAWS = 4 * ATTEMPTS + 1  # uniform numbers an image: area, ratio, top, left for each attempt; mirror
+DRAWS = 4 * ATTEMPTS + 1  # uniform numbers an image: area, ratio, top, left for each attempt, then mirror
 
 
 def uniform(key: int, rows: np.ndarray, draws: int) -> np.ndarray:
-    """Return float64 [n, draws] in [0, 1): row i of the stream `key`, whichever rows are asked for.
+    """Return float64 [n, draws] in [0, 1): row i of the stream `key`, whichever rows are requested.
 
     SplitMix64 (Steele et al. 2014), which computes any element of its sequence directly.
     """
@@ -32,7 +32,7 @@ def draw(
 
     `numbers` are uniform [n, DRAWS], `heights` and `widths` [n] in pixels. A crop has `min_crop_area` to all
     of the image's area and a ratio in RATIO, uniform in area and in the ratio's logarithm. The first attempt
-    that fits is taken; if none does, the largest centred crop with a ratio in RATIO (torchvision's rules).
+    that fits is taken. If none does, the largest centred crop with a ratio in RATIO (torchvision's rules).
     """
     area, ratio, top, left = numbers[:, :-1].reshape(len(numbers), 4, ATTEMPTS).transpose(1, 0, 2)
     area = (min_crop_area + (1 - min_crop_area) * area) * (heights * widths)[:, None]

@@ -1,4 +1,4 @@
-"""Encoded images for ResNet-50: ImageNet from class folders, a user's own folders, or generated shapes."""
+"""Encoded images for ResNet-50: ImageNet from class folders, a user's custom folders, or generated shapes."""
 
 import shutil
 from collections import Counter
@@ -19,15 +19,15 @@ from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 if TYPE_CHECKING:
     from mlbench.tasks.resnet50.folders import Split
 
-SHARD = 40_000  # images a file, some 4.5 GB of ImageNet: what preparing needs on disk beside the result
+SHARD = 40_000  # images a file, some 4.5 GB of ImageNet: the additional disk space for preparing
 SPLITS = ("train", "val")
 
 
 @dataclass(frozen=True)
 class EncodedImages:
-    """The encoded images of a split, mapped from its files; nothing is read until it is asked for."""
+    """The encoded images of a split, mapped from its files. Nothing is read until it is requested."""
 
-    shards: list[tuple[np.ndarray, np.ndarray]]  # bytes, and where in them each image begins
+    shards: list[tuple[np.ndarray, np.ndarray]]  # bytes, and the position in them at which each image begins
     begins: np.ndarray  # row of each shard's first image
     numbers: dict[str, list[np.ndarray]]  # label, height and width (pixels), each shard by shard
 
@@ -87,7 +87,7 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
 
 
 def open_dataset(folder: Path) -> ImageNetSplits:
-    """Return the splits of a prepared data set; nothing is read until an image is asked for."""
+    """Return the splits of a prepared data set. Nothing is read until an image is requested."""
     manifest = arrow.read_manifest(folder)
     train, val = (_open_split(folder, split, manifest) for split in SPLITS)
     return ImageNetSplits(train, val, manifest["classes"])
@@ -113,7 +113,7 @@ IMAGENET = {
 }
 IMAGENET_CLASSES = 1000
 IMAGENET_IMAGES = {"train": 1_281_167, "val": 50_000}  # as the ILSVRC 2012 page counts them
-IMAGENET_BYTES = 145_000_000_000  # about; its archives of images have 137.8 and 6.3 GiB
+IMAGENET_BYTES = 145_000_000_000  # about. Its archives of images have 137.8 and 6.3 GiB
 COUNTS = "{train:,} training and {val:,} validation images in {classes:,} classes"
 
 
@@ -124,7 +124,7 @@ def _write_folders(
     sizes: dict[str, int] | None,
     progress: Progress | None,
 ) -> None:
-    """Copy class folders into the data set; `sizes` is what the splits must have, None if anything goes."""
+    """Copy class folders into the data set. `sizes` is what the splits must have, None if anything goes."""
     from mlbench.tasks.resnet50 import folders
 
     splits = {split: folders.scan(path) for split, path in paths.items()}
@@ -148,7 +148,7 @@ def _write_folders(
 def _batches(
     name: str, split: "Split", kinds: Counter[str], sums: list[bytes], progress: Progress
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the images of a split; count their formats in `kinds`, and put their SHA-256 into `sums`."""
+    """Yield the images of a split. Count their formats in `kinds`, and put their SHA-256 into `sums`."""
     from mlbench.tasks.resnet50 import folders
 
     done = 0
@@ -176,7 +176,7 @@ def _check(splits: "dict[str, Split]", *, sizes: dict[str, int] | None) -> None:
         raise UserError(
             f"{train.folder.parent} is not ImageNet-1k: it has {COUNTS.format(**counts)}, "
             f"not {COUNTS.format(**wanted)}",
-            hint="images of your own: task.train_folder=PATH task.val_folder=PATH division=open",
+            hint="your images: task.train_folder=PATH task.val_folder=PATH division=open",
         )
 
 
@@ -197,11 +197,11 @@ def _record_batch(images: list[Any]) -> pa.RecordBatch:
 
 
 def _prepare_folders(train: Path, val: Path, root: Path, *, progress: Progress | None) -> Path:
-    """Make a data set of a user's class folders, in a folder of its own for each state of theirs."""
+    """Make a data set of a user's class folders, in a separate folder for each state of theirs."""
     state = []
     for folder in (train, val):
         if not folder.is_dir():
-            raise UserError(f"there is no folder {folder}", hint="give a folder of class folders")
+            raise UserError(f"{folder} does not exist", hint="give a folder of class folders")
         parts = sorted(path for path in folder.iterdir() if path.is_dir())
         # A folder's time changes with the files that it lists.
         state.append((str(folder.absolute()), [(part.name, part.stat().st_mtime_ns) for part in parts]))
@@ -222,7 +222,7 @@ SHAPES = {
         "smallest": 72,
         "largest": 104,
         "quality": 90,
-        "seed": 2012,  # the year of the challenge whose data these stand in for
+        "seed": 2012,  # the year of the challenge whose data these replace
     },
 }
 
@@ -240,6 +240,10 @@ def _write_shapes(writer: DatasetWriter) -> None:
 
 
 DATASETS = {
-    "imagenet": DatasetInfo(IMAGENET, download=0, prepared=IMAGENET_BYTES),
-    "shapes": DatasetInfo(SHAPES, download=0, prepared=9_000_000),  # about: JPEG bytes, which vary a little
+    "imagenet": DatasetInfo(
+        IMAGENET, download=0, prepared=IMAGENET_BYTES, train_rows=IMAGENET_IMAGES["train"]
+    ),
+    "shapes": DatasetInfo(  # about: JPEG bytes, which vary a little
+        SHAPES, download=0, prepared=9_000_000, train_rows=SHAPES["parameters"]["train_images"]
+    ),
 }

@@ -1,8 +1,8 @@
-"""JPEG bytes to batches of pixels, ahead of the training, in processes of their own.
+"""Decode JPEG bytes to batches of pixels, ahead of the training, in separate processes.
 
-Pillow decodes: it reads every format and colour space that ImageNet has under the name .JPEG, its wheel
-brings libjpeg-turbo, and simplejpeg, the leaner binding of the same library, took 0.93 to 0.98 of its CPU
-time for decoding, cropping and resizing (2026-11-21), too little for one more dependency.
+Pillow decodes. It reads every format and colour space that ImageNet has under the name .JPEG, and its wheel
+brings libjpeg-turbo. simplejpeg, the leaner binding of the same library, took 0.93 to 0.98 of its CPU time
+for decoding, cropping and resizing (2026-11-21). That saves too little for one more dependency.
 """
 
 import math
@@ -24,11 +24,11 @@ from mlbench.tasks.steps import EpochSteps
 from mlbench.training import sampling
 from mlbench.training.worker import Worker
 
-PREFETCH = 2  # batches a process decodes before they are asked for
+PREFETCH = 2  # batches a process decodes before they are requested
 
 
 class DecodeTask(NamedTuple):
-    """A batch to decode: `rows` of a split; with a `key` cropped at random, without one for validation."""
+    """A batch to decode: `rows` of a split, with a `key` cropped at random, without one for validation."""
 
     split: str
     rows: list[int]
@@ -82,8 +82,8 @@ def _opened(encoded: bytes) -> Image.Image:
 class Loader:
     """Gives the batches of tasks in order, decoded ahead by `processes` that live until `close`.
 
-    Processes write into a ring of batches of `largest` images, in memory that they share with this one:
-    DataLoader's own tensors lie in /dev/shm, of which a container has little, and take more CPU time
+    Processes write into a ring of batches of `largest` images, in memory that they share with this one.
+    DataLoader's tensors are in /dev/shm, of which a container has little, and take more CPU time
     (docs/measurements/performance.md). They are forked, which takes milliseconds, and run NumPy and Pillow
     alone, which start no threads. With 0 processes a batch is decoded when its turn comes.
     """
@@ -102,15 +102,15 @@ class Loader:
             prefetch_factor=PREFETCH if processes else None,
             persistent_workers=processes > 0,
             multiprocessing_context="fork" if processes else None,
-            generator=torch.Generator(),  # or every epoch would draw from the process's own
+            generator=torch.Generator(),  # or every epoch would draw from the process's generator
         )
         iter(self._loader)  # the processes start now, not at the first access to data
 
     def batches(self, tasks: Sequence[DecodeTask]) -> Iterator[Pixels]:
-        """Yield the batch of each task, images valid until the next is asked for."""
+        """Yield the batch of each task, images valid until the next is requested."""
         assert self._loader is not None, "closed"
         self._tasks[:] = [(index % len(self._ring), task) for index, task in enumerate(tasks)]
-        # Not one `next` more than there are tasks: it would be asked for after the next call of `batches`.
+        # Not one `next` more than there are tasks: it would be requested after the next call of `batches`.
         for task, slot in zip(tasks, islice(iter(self._loader), len(tasks)), strict=True):
             images = torch.from_numpy(self._ring[slot, : len(task.rows)])
             yield Pixels(images, torch.from_numpy(self._decoder.splits[task.split].labels[task.rows]))
@@ -121,7 +121,7 @@ class Loader:
 
 
 class SharedBuffer(torch.utils.data.Dataset):
-    """Batches by their place in the ring and their task, as a DataLoader without batching asks for them."""
+    """Batches by their place in the ring and their task, as a DataLoader without batching requests them."""
 
     def __init__(self, decoder: ImageDecoder, ring: np.ndarray) -> None:
         self.decoder, self.ring = decoder, ring
@@ -153,6 +153,6 @@ def training_tasks(count: int, *, batch: int, micro: int, epoch: int, worker: Wo
 
 
 def validation_tasks(count: int, *, batch: int, worker: Worker) -> list[DecodeTask]:
-    """Return this rank's share of the validation images in order; the last task may be smaller."""
+    """Return this rank's share of the validation images in order. The last task may be smaller."""
     part = sampling.shard(count, worker)
     return [DecodeTask("val", list(part[begin : begin + batch])) for begin in range(0, len(part), batch)]

@@ -14,7 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from mlbench.config.errors import UserError
 
 CHUNK = 512  # images in memory at a time, some 60 MB of ImageNet
-MOST_PIXELS = 2**27  # of one image, 0.4 GB decoded; more is a mistake (chosen 2026-11-21)
+MOST_PIXELS = 2**27  # of one image, 0.4 GB decoded. More is a mistake (chosen 2026-11-21)
 NAMED = 5  # faults that an error lists one by one
 
 
@@ -44,17 +44,17 @@ class _Fault(NamedTuple):
 
 
 def scan(folder: Path) -> Split:
-    """List a split; UserError where it is no folder of class folders with an image each."""
+    """List a split. Raises UserError if it is no folder of class folders with an image each."""
     if not folder.is_dir():
         raise UserError(
-            f"there is no folder {folder}",
-            hint="put (or link) the images there as CLASS/IMAGE, one folder a class",
+            f"{folder} does not exist",
+            hint="put (or link) the images into it as CLASS/IMAGE, one folder a class",
         )
     entries = sorted((entry for entry in os.scandir(folder) if entry.name[0] != "."), key=lambda e: e.name)
     loose = [entry.name for entry in entries if not entry.is_dir()]
     if loose:
         raise UserError(
-            f"{folder} has {len(loose):,} files beside class folders, e.g. {_printable(loose[0])}",
+            f"{folder} has {len(loose):,} files next to class folders, e.g. {_printable(loose[0])}",
             hint="sort the images into one folder a class",
         )
     files, size, empty = [], 0, []
@@ -71,7 +71,7 @@ def scan(folder: Path) -> Split:
 
 
 def read(split: Split) -> Iterator[list[Encoded]]:
-    """Yield the images in chunks, in order; each is decoded once to see that it can be.
+    """Yield the images in chunks, in order. Each is decoded once to see that it can be.
 
     Files are read and decoded in threads, as many as there are CPUs. Raises UserError at the end, naming
     the files that are no whole images, so that all of them are known at once.
@@ -85,10 +85,10 @@ def read(split: Split) -> Iterator[list[Encoded]]:
                 yield [each for each in images if isinstance(each, Encoded)]
     if faults:
         listed = "; ".join(f"{_printable(fault.path)}: {fault.reason}" for fault in faults[:NAMED])
-        more = f"; and {len(faults) - NAMED:,} more" if len(faults) > NAMED else ""
+        more = f" and {len(faults) - NAMED:,} more" if len(faults) > NAMED else ""
         raise UserError(
-            f"{len(faults):,} of {len(split.files):,} files are no whole images: {listed}{more}",
-            hint="replace or remove them; a benchmark does not leave out images on its own",
+            f"{len(faults):,} of {len(split.files):,} files are not valid images: {listed}{more}",
+            hint="replace or remove them, a benchmark never skips images silently",
         )
 
 
@@ -112,7 +112,7 @@ def _read(file: tuple[Path, int]) -> Encoded | _Fault:
             # Reads all of a JPEG, computes 1/64 of it.
             image.draft(None, (max(1, width // 8), max(1, height // 8)))
             image.load()
-    except Image.DecompressionBombError:  # Pillow's own limit is above ours
+    except Image.DecompressionBombError:  # Pillow's limit is above ours
         return _Fault(path, f"more than {MOST_PIXELS:,} pixels")
     except UnidentifiedImageError:
         return _Fault(path, "not an image")

@@ -1,11 +1,11 @@
-"""What MLPerf Training 0.7 asks of a ResNet-50 log (mlcommons/training_policies; ruleset training_0.7.0)."""
+"""MLPerf Training 0.7's keys of a ResNet-50 log (mlcommons/training_policies, ruleset training_0.7.0)."""
 
 from typing import Any
 
 from mlbench.tasks.resnet50 import RATE_SAMPLES, Config
 
 BENCHMARK = "resnet"
-OPEN = "the rate falls as a cosine to 0; MLPerf's closed division asks for a polynomial that ends at 0.0001"
+OPEN = "the rate falls as a cosine to 0, MLPerf's closed division requires a polynomial that ends at 0.0001"
 
 
 def hyperparameters(config: Config, *, workers: int, steps_per_epoch: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """ResNet-50 v1.5: bottlenecks whose 3x3 convolution has the stride (He et al. 2015, as trained since 2016).
 
 torchvision's class has the stem's width written into it, so it cannot be narrowed for the mini scale. This
-one can; at full width its parameters have torchvision's names, shapes and order, and a test holds it to
-equal outputs.
+one can. At full width its parameters have torchvision's names, shapes and order, and a test holds it to equal
+outputs.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ EXPANSION = 4  # a bottleneck's output has so many times its inner channels (He 
 
 
 class Bottleneck(nn.Module):
-    """1x1 to fewer channels, 3x3 with the stride, 1x1 to more; added to the (projected) input."""
+    """1x1 to fewer channels, 3x3 with the stride, 1x1 to more, added to the (projected) input."""
 
     def __init__(self, channels: int, inner: int, *, stride: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images [n, 3, h, w] in, logits [n, classes] out; four stages after a stem that divides by 4."""
+    """Images [n, 3, h, w] in, logits [n, classes] out. Four stages after a stem that divides by 4."""
 
     def __init__(self, *, stage_blocks: Sequence[int], width: int, classes: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def resnet(*, stage_blocks: Sequence[int], width: int, classes: int) -> ResNet:
     """Return the model with fresh weights, as Goyal et al. 2017 (section 5.1) start large-batch training.
 
     Convolutions are normal with variance 2 / fan-out (He et al. 2015), the classifier normal with deviation
-    0.01; each residual branch begins at 0, by the scale of its last batch norm.
+    0.01. Each residual branch begins at 0, by the scale of its last batch norm.
     """
     model = ResNet(stage_blocks=stage_blocks, width=width, classes=classes)
     for module in model.modules():

@@ -1,8 +1,8 @@
-"""Generated photographs' stand-ins: shapes with textures on noisy grounds, as real JPEG files.
+"""Generated substitutes for photographs: shapes with textures on noisy grounds, as real JPEG files.
 
-A class is one of five shapes with one of two textures. Place, size, angle, colours and ground vary, so
-that a linear classifier on pixels learns next to nothing (a test shows it) and a small convolutional
-network most of it.
+A class is one of five shapes with one of two textures. Place, size, angle, colours and ground vary. So a
+linear classifier on pixels learns next to nothing (a test shows it), and a small convolutional network most
+of it.
 """
 
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def _inside(shape: str, u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _texture(name: str, x: np.ndarray, y: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
-    """Return where the light colour is: half the places, in a pattern of some 8 pixels."""
+    """Return the mask of the light colour: half the places, in a pattern of some 8 pixels."""
     angle, phase, other = random.uniform(0, 2 * np.pi, 3)
     length = random.uniform(7, 10)
     along = 2 * np.pi * (x * np.cos(angle) + y * np.sin(angle)) / length + phase

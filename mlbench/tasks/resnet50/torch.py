@@ -1,4 +1,4 @@
-"""ResNet-50 with SGD until the goal or the last epoch; then decoding alone is timed for the table."""
+"""ResNet-50 with SGD until the goal or the last epoch. Then decoding alone is timed for the table."""
 
 from typing import Any
 
@@ -20,19 +20,19 @@ from mlbench.training.worker import Worker
 # Mean and deviation of ImageNet's training pixels in 0..1, as torchvision 0.28 has them.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
-VALIDATION_BATCH = 250  # images; bounds memory, changes no result
+VALIDATION_BATCH = 250  # images. Bounds memory, changes no result
 TIMED_IMAGES = 256  # whose decoding is timed once the run is over
 TIMED_REPEATS = 3  # of which the fastest counts: what else the machine does only adds
 
 
 def build(config: Config, worker: Worker) -> TrainingSetup:
-    """Return what the loop trains; processes that decode live until `close`."""
+    """Return what the loop trains. Processes that decode live until `close`."""
     files = data.open_dataset(data.prepare_dataset(config, worker.data_root))
     decoder = decode.ImageDecoder(
         files, crop=config.crop, resize=config.resize, min_crop_area=config.min_crop_area
     )
     cuda = worker.device.type == "cuda"
-    # On a GPU the worker's CPU threads have nothing else to do; without one they compute.
+    # On a GPU the worker's CPU threads have nothing else to do. Without one they compute.
     processes = config.dataloader_workers
     if processes is None:
         processes = torch.get_num_threads() if cuda else 1
@@ -116,6 +116,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         before_step=schedules.Schedule(optimizer, factor).before_step,
         autocast=mixed.autocast,
         scaler=mixed.scaler,
+        one_shape=config.ONE_SHAPE,
         flops_per_sample=flops_per_sample,
         table=table,
         close=loader.close,
@@ -125,7 +126,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
 def decoding(decoder: decode.ImageDecoder, worker: Worker, *, processes: int) -> list[dict[str, Any]]:
     """Return how fast one process of each rank decodes and augments training images, with nothing else to do.
 
-    All ranks decode at the same time, each from the beginning of its own share.
+    All ranks decode at the same time, each from the beginning of its share.
     """
     rows = sampling.shard(len(decoder.splits["train"]), worker)[:TIMED_IMAGES]
     task = decode.DecodeTask("train", rows=list(rows), key=worker.seed)

@@ -1,4 +1,4 @@
-"""A training script that knows nothing of mlbench, started as torchrun does (docs/your-own-script.md)."""
+"""A training script that does not depend on mlbench, started as torchrun does (docs/your-own-script.md)."""
 
 import os
 import re
@@ -6,28 +6,28 @@ import shlex
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeGuard
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import PositiveFloat, TaskConfig
 from mlbench.script import sources
+from mlbench.script.printed_metric import NUMBER
 
+OUTPUTS = "MLBENCH_OUTPUT_DIR"  # environment variable: the folder for a script's files that are to come home
+IMAGE = "image "  # how the sources of a script begin that a container's image has
 NAME = re.compile(r"[A-Za-z_][\w./ -]*")  # of a metric: the text of its regular expression before the number
-
-# After a metric's name, also as torch, NumPy 2 and the tables of rich print it; not the 1 of 1,234.5.
-FINITE = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?![.,]?[0-9]))(?:[eE][-+]?[0-9]+)?"
-NUMBER = rf"""\b(?:["'\s:=|,]|│|┃)*(?:(?:tensor|array|np\.\w+)\()?({FINITE}|(?:nan|[-+]?inf)\b)"""
 
 
 class Config(TaskConfig):
     """What conf/task/script.yaml holds beyond the fields of every task."""
 
     OPEN: ClassVar[bool] = True
+    REUSED: ClassVar[bool] = False  # a script reads settings from files that its sources do not name
     FREE: ClassVar[tuple[str, ...]] = (
         *("metric", "metric_unit", "direction", "path", "module", "args", "command", "pattern"),
-        *("stop_at_goal", "stall_s", "cwd", "sources"),
+        *("stop_at_goal", "stall_s", "cwd", "sources", "python"),
     )
 
     path: str | None
@@ -36,14 +36,17 @@ class Config(TaskConfig):
     command: tuple[str, ...]
     pattern: str | None
     stop_at_goal: bool
-    stall_s: PositiveFloat
+    stall_s: PositiveFloat | None
     cwd: str | None
     sources: str | None
+    python: str | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _resolved(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _resolved(cls, values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         """Part the metric's name from its regular expression, and look at the script's content."""
+        if (info.context or {}).get("resolved"):  # on another machine
+            return values
         values = {**values, "cwd": values["cwd"] or os.getcwd(), "args": str(values["args"])}
         if values["pattern"] is None and values["metric"] != "none":
             with suppress(re.error):
@@ -62,17 +65,23 @@ class Config(TaskConfig):
         try:
             re.compile(metric)
         except re.error as error:
-            raise ValueError(f"{metric} is no regular expression: {error}") from error
+            raise ValueError(f"{metric} is not a regular expression: {error}") from error
         return metric
 
     def command_line(self, python: str) -> list[str]:
-        """Return the command that starts the script."""
+        """Return the command that starts the script by its interpreter, or else by this one."""
+        python = self.python or python
         what = ["-m", self.module] if self.module else [self.path or ""]
         return [python, *what, *shlex.split(self.args)]
 
 
+def is_script(task: TaskConfig) -> TypeGuard[Config]:
+    """Return whether a task is a custom script of the user."""
+    return isinstance(task, Config)
+
+
 def _metric(text: str) -> dict[str, str]:
-    """Return a metric's name and regular expression; of a mere name, one for the number that follows it."""
+    """Return a metric's name and regular expression. For a mere name, one for the number that follows it."""
     if NAME.fullmatch(text):
         return {
             "pattern": rf"\b{re.escape(text)}{NUMBER}",
@@ -97,10 +106,10 @@ def _script(values: dict[str, Any]) -> Path | None:
 
 
 def _of_command(command: list[str], folder: Path) -> dict[str, str]:
-    """Return the script of a launcher's command line and its arguments: the launcher's own decide nothing.
+    """Return the script of a launcher's command line and its arguments. Launcher options decide nothing.
 
-    It is the first file that is Python, else the first module of the folder; without either the whole command
-    line stands for the arguments.
+    It is the first file that is Python, else the first module of the folder. Without either the whole command
+    line replaces the arguments.
     """
     for index, argument in enumerate(command):
         if argument.endswith(".py") and (folder / argument).is_file():
@@ -129,16 +138,20 @@ def check(config: Config, *, workers: int, folder: Path | None) -> None:
         raise UserError(
             f"task.args={config.args} cannot be split: {error}", hint="close the quote"
         ) from error
+    if (config.sources or "").startswith(IMAGE):
+        return
     script = _script(config.model_dump())
     if script is None or not script.is_file():
         named = f"task.path={config.path}" if config.path else f"task.module={config.module}"
-        raise UserError(f"{named}: there is no such file below {config.cwd}", hint="give its path from there")
+        raise UserError(
+            f"{named} does not exist below {config.cwd}", hint="give its path relative to that folder"
+        )
     try:
         compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        raise UserError(f"{script} is no Python: {error}", hint="correct it") from error
+        raise UserError(f"{script} is not valid Python: {error}", hint="correct it") from error
 
 
 def prepare(config: Config, root: Path, *, progress: Any = None) -> Path:
-    """Return `root`: a script has its own data."""
+    """Return `root`: a script brings data itself."""
     return root

@@ -1,18 +1,24 @@
-"""Runs the script once a worker, beside this process, and reports what its probe has seen."""
+"""Run the script once a worker, next to this process, and report what its probe has seen."""
 
 import gzip
 import os
+import secrets
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 from mlbench import clock
-from mlbench.script import child, summary
+from mlbench.probe import sender
+from mlbench.script import child, memory_kills, summary
 from mlbench.script.collector import Collector
-from mlbench.tasks.script import Config
+from mlbench.script.printed_metric import PrintedMetric
+from mlbench.tasks.script import OUTPUTS, Config
 from mlbench.training.setup import TaskResult
 from mlbench.training.worker import Worker
 
+OUTPUT_BYTES = 2**19  # bytes of a rank's outputs, packed, that travel with its report
+STALL_S = 1800.0  # s of task.stall_s by default: a run holds its workers, which may be paid for
 POLL_S = 0.5  # s between two exchanges of the ranks' states
 
 
@@ -20,7 +26,7 @@ def measure(config: Config, worker: Worker) -> TaskResult:
     """Start the script as torchrun does, with this worker's place in its environment, and follow it.
 
     The ranks of mlbench agree twice a second whether one of them has failed, or the goal is reached. Raises
-    UserError where the script cannot be started.
+    UserError if the script cannot be started.
     """
     collector = None
     if worker.rank == 0:
@@ -29,55 +35,113 @@ def measure(config: Config, worker: Worker) -> TaskResult:
         collector.settled, collector.describe_hosts = True, False
     meeting = [collector.address, collector.token, _free_port()] if collector else None
     address, token, port = worker.gather(meeting)[0]
-    output = child.ScriptOutput(config.pattern, collector.printed if collector else lambda _: None)
+    outputs = _outputs(worker)
+    metric = None
+    if collector and config.pattern is not None:
+        metric = PrintedMetric(
+            config.pattern,
+            config.metric,
+            worker.goal,
+            on_value=collector.printed,
+            on_doubt=collector.doubts.append,
+        )
+    output = child.ScriptOutput(metric)
     command = child.Child(
         config.command_line(sys.executable),
         cwd=config.cwd or os.getcwd(),
-        variables=child.variables(address, token) | _environment(worker, port),
+        variables=child.variables(address, token)
+        | {sender.OUTER: ""}
+        | _environment(worker, port)
+        | _places(outputs),
         output=output,
     )
+    kills, where, stall_s = memory_kills.count(), "", config.stall_s or STALL_S
     try:
-        codes = _follow(config, worker, collector, command)
+        codes = _follow(worker, collector, command, stop_at_goal=config.stop_at_goal, stall_s=stall_s)
+        where = summary.standstill(collector) if collector and None in codes else ""
     finally:
         command.end()
     reached = worker.gather(bool(collector and collector.reached))[0]
     _report(worker, collector, final=True)
     covered = summary.coverage(collector) if collector else None
     covered = worker.gather(covered)[0]
-    failure = summary.failure(codes, worker.gather(output.last_line()), config.stall_s)
-    error = None if reached else failure or (summary.NOTHING if not covered["steps"] else None)
+    flops = summary.FlopCount(*worker.gather(summary.flop_count(collector) if collector else None)[0])
+    nothing = worker.gather(summary.nothing(collector) if collector else "")[0]
+    where = worker.gather(where)[0]
+    failure = summary.failure(codes, worker.gather(output.cause()), stall_s, where)
+    failure = summary.killed(failure, kills)
+    files, left = _packed(outputs)
+    left = [sentence for each in worker.gather(left) for sentence in each]
+    error = None if reached else failure or (nothing if not covered["steps"] else None)
     status = "failed" if error else "goal_reached" if reached else "completed"
     return TaskResult(
         status="goal_not_reached" if status == "completed" and worker.goal else status,
         error=error,
         steps=covered["steps"],
         unit=summary.UNIT,
+        flops_per_sample=flops.flops_per_sample,
+        flops_lacking=flops.lacking,
+        precision=flops.precision,
+        devices=flops.devices,
         peak_memory_bytes=collector.peak_bytes if collector else None,
-        warnings=covered["warnings"] if worker.rank == 0 else [],
-        files={f"rank_{worker.rank}.log": gzip.compress(output.log())},
+        warnings=[*covered["warnings"], *left] if worker.rank == 0 else [],
+        files={f"rank_{worker.rank}.log": gzip.compress(output.log())} | files,
     )
 
 
-def _follow(config: Config, worker: Worker, collector: Collector | None, command: child.Child) -> list[Any]:
-    """Return every rank's exit code once all have ended; None for those that were ended here."""
+def _outputs(worker: Worker) -> Path | None:
+    """Make this rank's folder for outputs, if its node has a place for them. Return it."""
+    (name, *_) = worker.gather(f"outputs-{secrets.token_hex(4)}")  # of this run alone
+    if (root := os.environ.get(OUTPUTS)) is None:
+        return None
+    folder = Path(root) / name / f"rank_{worker.rank}"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _places(outputs: Path | None) -> dict[str, str]:
+    return {} if outputs is None else dict.fromkeys((OUTPUTS, "WANDB_DIR"), str(outputs))
+
+
+def _packed(outputs: Path | None) -> tuple[dict[str, bytes], list[str]]:
+    """Return the small outputs that travel to the run's folder, and a sentence about the others."""
+    if outputs is None:
+        return {}, []
+    paths = [path for path in outputs.rglob("*") if path.is_file()]
+    packed: dict[str, bytes] = {}
+    left = 0
+    for path in sorted(paths, key=lambda path: path.stat().st_size):
+        data = gzip.compress(path.read_bytes()) if path.stat().st_size < 10 * OUTPUT_BYTES else b""
+        if data and len(data) + sum(map(len, packed.values())) <= OUTPUT_BYTES:
+            packed[f"outputs/{path.relative_to(outputs.parent).as_posix()}"] = data
+        else:
+            left += 1
+    sentence = f"{left} of {len(paths)} outputs were too large to copy and are in {outputs}"
+    return packed, [sentence] if left else []
+
+
+def _follow(
+    worker: Worker, collector: Collector | None, command: child.Child, *, stop_at_goal: bool, stall_s: float
+) -> list[Any]:
+    """Return every rank's exit code once all have ended. None for those that were ended here."""
     while True:
         code = command.wait(POLL_S)
-        quiet = clock.monotonic() - command.output.changed_at > config.stall_s
+        quiet = clock.monotonic() - command.output.changed_at > stall_s
         states = worker.gather([code, quiet])
         _report(worker, collector, final=False)
         if collector is not None:
             worker.heartbeat({"doing": f"training, {collector.steps} steps"})
-        done = worker.gather(bool(collector and collector.reached and config.stop_at_goal))[0]
+        done = worker.gather(bool(collector and collector.reached and stop_at_goal))[0]
         codes = [each for each, _ in states]
         if all(each is not None for each in codes) or any(codes) or done:
             return codes
-        moved = worker.gather(collector is not None and collector.active(config.stall_s))[0]
+        moved = worker.gather(collector is not None and collector.active(stall_s))[0]
         if all(each for _, each in states) and not moved:
             return codes
 
 
 def _report(worker: Worker, collector: Collector | None, *, final: bool) -> None:
-    """Report the intervals that have ended; every rank calls this at the same point."""
+    """Report the intervals that have ended. Every rank calls this at the same point."""
     if collector is not None and final:
         collector.drain(POLL_S)
     news = collector.take(final=final) if collector else []
@@ -112,7 +176,7 @@ def _environment(worker: Worker, port: int) -> dict[str, str]:
         "MASTER_PORT": port,
         "LOCAL_WORLD_SIZE": os.environ.get("LOCAL_WORLD_SIZE", "1"),
         "GROUP_RANK": os.environ.get("NODE_RANK", "0"),
-        "TORCHELASTIC_USE_AGENT_STORE": False,  # of launcher=torchrun, which holds mlbench's own group
+        "TORCHELASTIC_USE_AGENT_STORE": False,  # of launcher=torchrun, which holds mlbench's group
     }
     return {name: str(value) for name, value in variables.items()}
 

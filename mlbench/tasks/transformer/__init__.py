@@ -1,14 +1,15 @@
-"""Task 4b: translation with the Transformer; large products, bound by arithmetic; 843 MB of gradients."""
+"""Task 4b: translation with the Transformer. Large products, bound by arithmetic. 843 MB of gradients."""
 
 from pathlib import Path
 
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import PositiveInt
 from mlbench.tasks import heads
-from mlbench.tasks.translation import data
+from mlbench.tasks.translation import data as translation
 from mlbench.tasks.translation.config import TranslationConfig
 
-prepare = data.prepare_dataset
+prepare = translation.prepare_dataset
+LIBRARIES = translation.LIBRARIES
 
 
 class Config(TranslationConfig):
@@ -20,11 +21,11 @@ class Config(TranslationConfig):
 
 
 def check(config: Config, *, workers: int, folder: Path | None) -> None:
-    """Raise UserError where the text makes no step, or the model's widths do not fit each other."""
+    """Raise UserError if the text makes no step, or the model's widths do not fit each other."""
     heads.check(config)
     if config.d_model % 2:
         raise UserError(
             f"task.d_model={config.d_model} is odd",
             hint="positions are as many sines as cosines: give an even width",
         )
-    data.check(config, workers=workers, folder=folder)
+    translation.check(config, workers=workers, folder=folder)

@@ -25,7 +25,7 @@ class SelfAttention(nn.Module):
     ) -> tuple[torch.Tensor, Pair | None]:
         """Return answers [n, t, d_model] and, with `past`, all keys and values.
 
-        keep_mask, bool [n, 1, 1, t], is true at the positions to attend to; without it attention is causal.
+        keep_mask, bool [n, 1, 1, t], is true at the positions to attend to. Without it attention is causal.
         past are keys and values of earlier positions, to which the only position of x attends as well.
         """
         queries, keys, values = _heads(self.inputs(x), 3, self.heads)
@@ -60,7 +60,7 @@ class CrossAttention(nn.Module):
         return keys, values
 
     def forward(self, x: torch.Tensor, pair: Pair, keep_mask: torch.Tensor) -> torch.Tensor:
-        """Return answers [n, t, d_model] for x of the same shape; n is a multiple of the sentences.
+        """Return answers [n, t, d_model] for x of the same shape. n is a multiple of the sentences.
 
         The beams of a sentence are one batch of queries, so its keys are not copied for each.
         """
@@ -96,7 +96,7 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor, keep_mask: torch.Tensor) -> torch.Tensor:
-        """Return [sentences, s, d_model]; keep_mask, bool [sentences, 1, 1, s], is true where words are."""
+        """Return [sentences, s, d_model]. keep_mask, bool [sentences, 1, 1, s], is true at words."""
         answers, _ = self.self_attn(self.norms[0](x), keep_mask=keep_mask)
         x = x + self.dropout(answers)
         return x + self.dropout(self.ffn(self.norms[1](x)))
@@ -121,8 +121,8 @@ class DecoderLayer(nn.Module):
     ) -> tuple[torch.Tensor, Pair | None]:
         """Return [n, t, d_model] and, with `past`, this layer's keys and values of the target so far.
 
-        memory is the source [sentences, s, d_model] or this layer's keys and values of it, and keep_mask is
-        where it has words; past are keys and values of the target before x.
+        memory is the source [sentences, s, d_model] or this layer's keys and values of it. keep_mask marks
+        its words. past are keys and values of the target before x.
         """
         pair = self.cross_attn.keys(memory) if isinstance(memory, torch.Tensor) else memory
         answers, seen = self.self_attn(self.norms[0](x), past=past)
@@ -136,8 +136,8 @@ def sinusoids(
 ) -> torch.Tensor:
     """Return sines and cosines [positions, d_model] from position `first` on (Vaswani et al. 2017, 3.5).
 
-    Sines fill the first half and cosines the second, as in the authors' code; the wavelengths go from
-    2 pi to 10,000 * 2 pi. Computed where needed: a buffer would be averaged over the workers.
+    Sines fill the first half and cosines the second, as in the authors' code. The wavelengths go from 2 pi to
+    10,000 * 2 pi. Computed on demand, as a buffer would be averaged over the workers.
     """
     half = d_model // 2
     steps = torch.arange(half, device=device, dtype=torch.float32) / max(1, half - 1)

@@ -1,15 +1,15 @@
-"""What MLPerf Training 0.7 asks of a Transformer log (mlcommons/training_policies; training_0.7.0)."""
+"""MLPerf Training 0.7's keys of a Transformer log (mlcommons/training_policies, training_0.7.0)."""
 
 from typing import Any
 
 from mlbench.tasks.transformer import Config
 
 BENCHMARK = "transformer"
-OPEN = None  # why the recipe is MLPerf's open division; None: it keeps the closed division's rules
+OPEN = None  # why the recipe is MLPerf's open division. None: it keeps the closed division's rules
 
 
 def hyperparameters(config: Config, *, workers: int, steps_per_epoch: int) -> dict[str, Any]:
-    """Return values by MLPerf's keys; a pair is a value and its metadata."""
+    """Return values by MLPerf's keys. A pair is a value and its metadata."""
     return {
         "opt_name": "adam",
         "opt_base_learning_rate": config.lr,

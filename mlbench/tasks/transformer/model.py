@@ -1,6 +1,6 @@
 """The Transformer (Vaswani et al. 2017) with normalisation before each part, as MLPerf Training v0.6 has it.
 
-Source, target and output share one embedding, and both stacks end in a normalisation of their own.
+Source, target and output share one embedding, and both stacks end in a separate normalisation.
 """
 
 import math
@@ -33,7 +33,7 @@ class Transformer(nn.Module):
     def forward(self, source: torch.Tensor, lengths: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Return logits [sentences, t, vocabulary] of the word after each of target [sentences, t].
 
-        source is [sentences, s], lengths [sentences]; all int64, padded at the end with any word. The
+        source is [sentences, s], lengths [sentences]. All are int64, padded at the end with any word. The
         target needs no lengths: its padding comes after every word that could look at it.
         """
         keep_mask, memory = self._read(source, lengths)
@@ -45,8 +45,8 @@ class Transformer(nn.Module):
     def encode(self, source: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return what the decoder attends to.
 
-        The first tensor, bool [sentences, 1, 1, s], is true where there are words; then come keys and values
-        [sentences, heads, s, d_model / heads] of every decoder layer, computed once a sentence.
+        The first tensor, bool [sentences, 1, 1, s], is true at words. Then come keys and values [sentences,
+        heads, s, d_model / heads] of every decoder layer, computed once a sentence.
         """
         keep_mask, x = self._read(source, lengths)
         memory = [keep_mask]

@@ -13,9 +13,9 @@ from mlbench.training.worker import Worker
 
 
 def build(config: Config, worker: Worker) -> TrainingSetup:
-    """Return what the loop trains; target tokens count."""
-    # cuDNN plans attention for every new shape, up to 1 s each (a B200, modelscope/FunASR issue 3704, 2026),
-    # and almost every batch has shapes of its own. torch's own kernels take any.
+    """Return what the loop trains. Target tokens count."""
+    # cuDNN plans attention for every new shape, up to 1 s each (a B200, modelscope/FunASR issue 3704, 2026).
+    # Almost every batch has different shapes. torch's eager kernels take any.
     torch.backends.cuda.enable_cudnn_sdp(False)
     return build_translator(
         config,

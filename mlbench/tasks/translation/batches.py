@@ -1,14 +1,14 @@
 """Batches of sentences of similar length, the same global ones whatever the number of workers.
 
-Sentences are shuffled, sorted by length, and cut into chunks; a step has a fixed number of chunks. Each
-worker takes its share of a step's chunks as its micro-batches; where there are fewer chunks than workers,
-ranks share a chunk, row by row. So the sentences of a step, and with them the sum of its gradients, do not
-depend on the number of workers, and every rank has the same number of micro-batches.
+Sentences are shuffled, sorted by length, and cut into chunks. A step has a fixed number of chunks. Each
+worker takes its share of a step's chunks as its micro-batches. If there are fewer chunks than workers, ranks
+share a chunk, row by row. So the sentences of a step, and with them the sum of its gradients, do not depend
+on the number of workers. Every rank has the same number of micro-batches.
 
-- A budget of sentences: chunks have equally many sentences, and a step is made of neighbours in length, so
-  that ranks which work side by side take equally long (as in Vaswani et al. 2017's tensor2tensor).
-- A budget of tokens: chunks have equally many padded tokens, so they cost the same whatever their lengths,
-  and a step mixes chunks of any length (as fairseq does).
+- A budget of sentences: chunks have equally many sentences, and a step is made of neighbours in length. So
+  ranks that work side by side take equally long (as in Vaswani et al. 2017's tensor2tensor).
+- A budget of tokens: chunks have equally many padded tokens, so they cost the same whatever their lengths. A
+  step mixes chunks of any length (as fairseq does).
 """
 
 import math
@@ -19,25 +19,24 @@ from functools import partial
 import numpy as np
 import torch
 
-from mlbench.config.errors import UserError
 from mlbench.tasks.steps import EpochSteps
-from mlbench.tasks.translation.chunks import BatchBudget, cut
+from mlbench.tasks.translation.chunks import BatchBudget, cannot_share, cut
 from mlbench.tasks.translation.data import Pairs
 from mlbench.tasks.translation.subwords import BOS, EOS, PAD
 from mlbench.training.copies import CopyStream
 from mlbench.training.worker import Worker
 
-RESIDENT = 2 << 30  # bytes; sub-words of at most this size are kept on the GPU, chosen 2026-11-21
+RESIDENT = 2 << 30  # bytes. Sub-words of at most this size are kept on the GPU, chosen 2026-11-21
 
 
 @dataclass(frozen=True)
 class MicroBatch:
     """Some sentences on the worker's device, int64, padded with PAD, the longest source first.
 
-    - source [n, s]: sub-words and EOS; source_lengths [n] counts them, and stays in the host's memory.
+    - source [n, s]: sub-words and EOS. source_lengths [n] counts them, and stays in the host's memory.
     - target [n, t + 1]: BOS, sub-words, EOS.
-    - target_tokens: of this micro-batch, each EOS included and no BOS; step_...: of all ranks'
-      micro-batches of this step together, to divide by.
+    - target_tokens: of this micro-batch, each EOS included and no BOS. step_...: of all ranks' micro-batches
+      of this step together, to divide by.
     """
 
     source: torch.Tensor
@@ -50,22 +49,22 @@ class MicroBatch:
 
     @property
     def target_in(self) -> torch.Tensor:
-        """What the decoder reads, [n, t]; behind a shorter sentence stands its EOS, whose output is PAD."""
+        """What the decoder reads, [n, t]. A shorter sentence is followed by its EOS, whose output is PAD."""
         return self.target[:, :-1]
 
     @property
     def target_out(self) -> torch.Tensor:
-        """What it is to say, [n, t]."""
+        """The decoder's target output, [n, t]."""
         return self.target[:, 1:]
 
 
 class BucketedSteps:
-    """Makes the steps of an epoch; called with the epoch's number, as `TrainingSetup.steps` is.
+    """Makes the steps of an epoch. Called with the epoch's number, as `TrainingSetup.steps` is.
 
     Sentences with an empty side, or one of more than `max_length` sub-words, are left out. Every other one
-    comes once an epoch, but for a rest drawn at random: less than one step, and under a budget of tokens up
-    to 7 of the shortest besides. Raises UserError if there is less than one step, or if chunks are too small
-    for every rank to have a sentence in each micro-batch.
+    comes once an epoch, except a rest drawn at random. It is less than one step, and under a budget of tokens
+    up to 7 of the shortest in addition. Raises UserError if there is less than one step, or if chunks are too
+    small to give every rank a sentence in each micro-batch.
 
     - padding: share of the positions of both sides' matrices that hold no sub-word, BOS or EOS.
     """
@@ -107,19 +106,14 @@ class BucketedSteps:
         return torch.randperm(count, generator=generator, device=self.worker.device).cpu().numpy()
 
     def _micro_batches(self, cost: np.ndarray) -> int:
-        """Return into how many micro-batches a rank must cut its share of a chunk; cost is a sentence's."""
+        """Return into how many micro-batches a rank must cut its share of a chunk. cost is a sentence's."""
         micro_batches = 1
         while micro_batches * self.ranks_per_chunk <= self.sentences.min():
             rows = -(-self.sentences // (micro_batches * self.ranks_per_chunk))
             if (rows * cost).max() <= self.budget.micro_batch:
                 return micro_batches
             micro_batches += 1
-        raise UserError(
-            f"{self.worker.world_size} workers with micro-batches of {self.budget.micro_batch:,} "
-            f"{self.budget.kind} "
-            f"cannot share steps of {self.budget.global_batch:,}: some would get no sentence",
-            hint="use fewer workers or larger micro-batches",
-        )
+        raise cannot_share(self.budget, workers=self.worker.world_size)
 
     def _step(self, rows: np.ndarray, lengths: np.ndarray, chunks: np.ndarray) -> list[MicroBatch]:
         """Return this rank's part of the step that is made of `chunks`.
@@ -155,7 +149,7 @@ class BucketedSteps:
 
 @dataclass(frozen=True)
 class TestBatch:
-    """Sentences to translate: `rows` are their numbers in the test split; the rest as in MicroBatch."""
+    """Sentences to translate: `rows` are their numbers in the test split. The rest as in MicroBatch."""
 
     rows: list[int]
     source: torch.Tensor
@@ -178,7 +172,7 @@ def test_batches(pairs: Pairs, *, sentences: int, max_length: int, worker: Worke
 
 
 def columns(pairs: Pairs, device: torch.device) -> tuple["RaggedColumn", "RaggedColumn"]:
-    """Return the source and the target column to gather from, on the device where they are small enough."""
+    """Return the source and the target column to gather from, on the device if they are small enough."""
     small = pairs.sources.nbytes + pairs.targets.nbytes <= RESIDENT
     storage = device if small else torch.device("cpu")
     return (
@@ -195,7 +189,7 @@ class RaggedColumn:
     ) -> None:
         self.lengths = np.diff(offsets)
         self.to_device = CopyStream(device)
-        # torch.from_numpy warns about read-only memory; the exchange protocol carries the flag.
+        # torch.from_numpy warns about read-only memory. The exchange protocol carries the flag.
         self.values = torch.from_dlpack(values).to(storage)
         self.offsets = torch.from_dlpack(offsets).to(storage)
 

@@ -1,14 +1,14 @@
 """Beam search over a batch of sentences on the model's device, without a loop over sentences or beams.
 
-A sentence keeps its `beams` likeliest open hypotheses. In each step these are continued with every word;
-the likeliest 2 * beams continuations hold at least `beams` that stay open. A continuation with the end mark
-that is among the first `beams` becomes complete and is scored. A sentence is done when `beams` hypotheses are
-complete (the early stop of fairseq; Ott et al. 2019) or its limit of words is reached, after which only the
-end mark may follow; its answer is the complete hypothesis of best score
+A sentence keeps its `beams` likeliest open hypotheses. In each step these are continued with every word. The
+likeliest 2 * beams continuations hold at least `beams` that stay open. A continuation with the end mark that
+is among the first `beams` becomes complete and is scored. A sentence is done when `beams` hypotheses are
+complete (the early stop of fairseq, Ott et al. 2019) or its limit of words is reached, after which only the
+end mark may follow. Its answer is the complete hypothesis of best score.
 
     log p(words) / ((5 + length) / 6) ** length_norm + coverage * sum over the source of log min(1, attention)
 
-(Wu et al. 2016, equation 14), where length counts the end mark and attention is summed over the steps.
+(Wu et al. 2016, equation 14), in which length counts the end mark and attention is summed over the steps.
 """
 
 import math
@@ -19,33 +19,34 @@ import torch
 
 from mlbench.tasks.translation.subwords import BOS, EOS, PAD
 
-NORM_CONSTANT = 5.0  # words, of the length norm (Wu et al. 2016; the READMEs of gnmt and transformer)
+NORM_CONSTANT = 5.0  # words, of the length norm (Wu et al. 2016, and the READMEs of gnmt and transformer)
 
 Tensors = tuple[torch.Tensor, ...]
 
 
 class Translator(Protocol):
-    """What a model shows to the search; the first dimension of every tensor is the sentence."""
+    """What a model shows to the search. The first dimension of every tensor is the sentence."""
 
     def encode(self, source: torch.Tensor, lengths: torch.Tensor) -> Tensors:
         """Return what stays the same while a sentence is translated."""
         ...
 
     def init_state(self, memory: Tensors, beams: int) -> Tensors:
-        """Return the state before the first word; the second dimension is the beam."""
+        """Return the state before the first word. The second dimension is the beam."""
         ...
 
     def step(
         self, words: torch.Tensor, state: Tensors, memory: Tensors
     ) -> tuple[torch.Tensor, Tensors, torch.Tensor | None]:
-        """Return logits [sentences, beams, vocabulary] after words [sentences, beams], the state after them,
-        and the attention [sentences, beams, s] if there is one, zero where the source has ended."""
+        """Return logits [sentences, beams, vocabulary] after words [sentences, beams], the state after
+        them, and the attention. The attention is [sentences, beams, s], zero after the end of the source,
+        or None."""
         ...
 
 
 @dataclass(frozen=True)
 class Search:
-    """How to search; one beam is greedy decoding."""
+    """How to search. One beam is greedy decoding."""
 
     beam_size: int  # hypotheses a sentence
     length_penalty: float  # exponent
@@ -54,11 +55,11 @@ class Search:
 
 @dataclass
 class BeamState:
-    """Sentences whose search goes on, with their hypotheses; [sentences, beams, ...] unless said."""
+    """Sentences whose search goes on, with their hypotheses. Default shapes: [sentences, beams, ...]."""
 
-    row: torch.Tensor  # [sentences], where in the batch they stand
+    row: torch.Tensor  # [sentences], their places in the batch
     limit: torch.Tensor  # [sentences], words
-    present: torch.Tensor  # [sentences, 1, s], where the source has words
+    present: torch.Tensor  # [sentences, 1, s], true at words of the source
     words: torch.Tensor  # [sentences, beams, longest]
     score: torch.Tensor  # log p
     coverage: torch.Tensor  # [sentences, beams, s], attention so far
@@ -77,7 +78,7 @@ def translate(
 ) -> torch.Tensor:
     """Return the best translations, int64 [sentences, longest], each ended and then filled with padding.
 
-    source is int64 [sentences, s] and lengths [sentences], as the model takes them; limits, int64
+    source is int64 [sentences, s] and lengths [sentences], as the model takes them. limits, int64
     [sentences], is the most words of each translation before its end mark.
     """
     memory = model.encode(source, lengths)
@@ -103,7 +104,7 @@ def translate(
 
 
 def _initial(source: torch.Tensor, lengths: torch.Tensor, limits: torch.Tensor, beams: int) -> BeamState:
-    """Return one hypothesis without words a sentence; the other beams are impossible."""
+    """Return one hypothesis without words a sentence. The other beams are impossible."""
     (sentences, width), device = source.shape, source.device
     words = torch.full((sentences, beams, int(limits.max()) + 1), PAD, device=device)
     score = torch.full((sentences, beams), -math.inf, device=device)
@@ -129,7 +130,7 @@ def _advance(
     length: int,
     search: Search,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Continue hypotheses of `length` words by one; return which went on as which and their new words.
+    """Continue hypotheses of `length` words by one. Return which went on as which and their new words.
 
     origin [sentences, beams] are rows of tensors whose first two dimensions are made one.
     """

@@ -11,10 +11,10 @@ from mlbench.training.worker import Worker
 class Bleu(NamedTuple):
     """The scores of a corpus, 0 to 100.
 
-    - score: lower-cased, tokenizer `intl`, as `signature` says in sacreBLEU's way.
+    - score: lower-cased, tokenizer `intl`, as in `signature`, in sacreBLEU's format.
     - tokenised: what the original Transformer task reports, sacreBLEU's `raw_corpus_bleu` of the lower-cased
-      sentences, split by mteval-v14's rules. These are the rules of `intl` too, so the counts are the same;
-      the scores differ only where no n-gram of some length matches, which the two smooth differently.
+      sentences, split by mteval-v14's rules. These are the rules of `intl` too, so the counts are the same.
+      The scores differ only if no n-gram of some length matches, which the two smooth differently.
     """
 
     score: float
@@ -25,7 +25,7 @@ class Bleu(NamedTuple):
 def corpus_bleu(translations: Sequence[str], references: Sequence[str], worker: Worker) -> Bleu:
     """Return BLEU of the whole corpus, of which this worker has `translations` and their references.
 
-    It is exactly sacreBLEU's score of all sentences at once, whatever the number of workers: BLEU is a
+    It is exactly sacreBLEU's score of all sentences at once, whatever the number of workers. BLEU is a
     function of sums over sentences (Papineni et al. 2002).
     """
     metric = BLEU(lowercase=True, tokenize="intl")

@@ -1,5 +1,6 @@
-"""Chunks of sentences of similar length, of which steps are made; no torch, for the driver too."""
+"""Chunks of sentences of similar length, of which steps are made. No torch, for the driver too."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -7,8 +8,8 @@ import numpy as np
 
 from mlbench.config.errors import UserError
 
-# Under a budget of tokens a chunk has at least MIN_ROWS sentences, so that ranks can share it; from MANY_ROWS
-# on, their number is a multiple of ALIGNED, as tensor cores want. Chosen 2026-11-21.
+# Under a budget of tokens a chunk has at least MIN_ROWS sentences, so that ranks can share it. From MANY_ROWS
+# on, their number is a multiple of ALIGNED, as tensor cores need. Chosen 2026-11-21.
 MIN_ROWS, MANY_ROWS, ALIGNED = 8, 64, 8
 
 
@@ -34,9 +35,9 @@ class BatchBudget:
 
 
 class Chunks(NamedTuple):
-    """The sentence pairs that are trained on, and where their order by length is cut.
+    """The sentence pairs that are trained on, and the cuts of their order by length.
 
-    - rows [pairs]: their numbers in the training split; lengths [2, pairs]: of both sides, with EOS.
+    - rows [pairs]: their numbers in the training split. lengths [2, pairs]: of both sides, with EOS.
     - keys [pairs]: what sorts them by length. starts [chunks + 1]: boundaries in that order.
     """
 
@@ -49,7 +50,7 @@ class Chunks(NamedTuple):
 def cut(source: np.ndarray, target: np.ndarray, budget: BatchBudget, *, max_length: int) -> Chunks:
     """Cut pairs of these lengths [pairs] into chunks, without those of an empty or too long side.
 
-    Raises UserError where there is less than one step, or a chunk of tokens does not hold MIN_ROWS sentences.
+    Raises UserError if there is less than one step, or a chunk of tokens does not hold MIN_ROWS sentences.
     """
     fits = (np.minimum(source, target) > 0) & (np.maximum(source, target) <= max_length)
     rows = np.flatnonzero(fits)
@@ -58,10 +59,32 @@ def cut(source: np.ndarray, target: np.ndarray, budget: BatchBudget, *, max_leng
     starts = _boundaries(lengths[:, np.argsort(keys, kind="stable")].max(0), budget)
     if len(starts) <= budget.chunks:
         raise UserError(
-            f"{len(rows):,} sentence pairs are less than one step of {budget.global_batch:,} {budget.kind}",
+            f"{len(rows):,} sentence pairs are fewer than one step of {budget.global_batch:,} {budget.kind}",
             hint="give more text, or a smaller task.global_batch_size in division=open",
         )
     return Chunks(rows, lengths, keys, starts)
+
+
+def require_share(budget: BatchBudget, *, workers: int, smallest: int | None = None) -> None:
+    """Raise UserError if one of the ranks that share a chunk would get no sentence.
+
+    `smallest` is the number of sentences of the smallest chunk. Without it, a chunk of tokens holds at most
+    one sentence for every two tokens, a word and EOS.
+    """
+    ranks = workers // math.gcd(budget.chunks, workers)
+    if smallest is None:
+        smallest = budget.global_batch // budget.chunks // (1 if budget.kind == "sentences" else 2)
+    if ranks > smallest:
+        raise cannot_share(budget, workers=workers)
+
+
+def cannot_share(budget: BatchBudget, *, workers: int) -> UserError:
+    """Return the error for more workers than a step has sentences for."""
+    return UserError(
+        f"{workers} workers with micro-batches of {budget.micro_batch:,} {budget.kind} "
+        f"cannot share steps of {budget.global_batch:,}: some would get no sentence",
+        hint="use fewer workers or larger micro-batches",
+    )
 
 
 def _keys(source: np.ndarray, target: np.ndarray) -> np.ndarray:

@@ -1,11 +1,11 @@
 """A generated language pair: every source sentence has one translation, which must be learnt.
 
-Each source word has a target word of its own, in no way alike. Beyond the dictionary, the translation needs
+Each source word has a separate target word, in no way alike. Beyond the dictionary, the translation needs
 
-- gender, number and case: the endings of articles and adjectives depend on their noun, whose gender its
-  form does not show, and on its role; the verb's ending depends on the number of its subject;
-- order: adjectives follow their noun; the verb comes first after a fronted adverb, last after a conjunction,
-  and second otherwise; a place comes before the object.
+- gender, number and case: the endings of articles and adjectives depend on their noun and its role. The
+  noun's form does not show its gender. The verb's ending depends on the number of its subject.
+- order: adjectives follow their noun. The verb comes first after a fronted adverb, last after a conjunction,
+  and second otherwise. A place comes before the object.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from itertools import chain
 from random import Random
 from typing import NamedTuple
 
-# Words of each kind; the earlier of a kind are the more frequent.
+# Words of each kind. The earlier of a kind are the more frequent.
 SIZES = {
     "article": 4,
     "adjective": 30,
@@ -23,8 +23,8 @@ SIZES = {
     "adverb": 8,
     "conjunction": 5,
 }
-GENDERS = "aeo"  # the vowel that a noun's gender gives to the endings that agree with it; "i" in the plural
-LEXICON_SEED = 2016  # of the words themselves, the same in every corpus; the year of the WMT it stands for
+GENDERS = "aeo"  # the vowel that a noun's gender gives to the endings that agree with it. "i" in the plural
+LEXICON_SEED = 2016  # of the words themselves, the same in every corpus: the year of the WMT it replaces
 ONSETS = {
     "source": ("b", "d", "f", "g", "l", "m", "n", "p", "r", "s", "t", "v"),
     "target": ("c", "h", "j", "k", "qu", "w", "x", "z", "sch", "tr", "kn", "pf"),
@@ -48,7 +48,7 @@ class Clause(NamedTuple):
 
 
 def corpus(count: int, *, seed: int) -> list[tuple[str, str]]:
-    """Return `count` pairs of lines; no source sentence comes twice.
+    """Return `count` pairs of lines. No source sentence comes twice.
 
     Only `Random.random` decides, whose stream Python guarantees.
     """

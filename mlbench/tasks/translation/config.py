@@ -13,7 +13,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 class TranslationConfig(TrainingConfig):
     """What conf/task/{gnmt,transformer}.yaml hold beyond the fields of every training task.
 
-    `batch_size` is the most that one worker's micro-batch holds, in what `batch_by` says.
+    `batch_size` is the most that one worker's micro-batch holds, in units of `batch_by`.
     """
 
     FREE = ("precision",)

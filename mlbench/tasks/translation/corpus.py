@@ -1,4 +1,4 @@
-"""Where parallel text comes from: WMT's archives, the generated pair, help texts, or a user's files."""
+"""Sources of parallel text: WMT's archives, the generated pair, help texts, or a user's files."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ParallelCorpus(NamedTuple):
-    """Pairs of lines to train on, read once, and to test on; and how to make sub-words of them."""
+    """Pairs of lines to train on, read once, and to test on, and how to make sub-words of them."""
 
     train: Iterable[lines.Pair]
     test: Sequence[lines.Pair]
@@ -25,10 +25,10 @@ class ParallelCorpus(NamedTuple):
 
 
 LANGUAGES = {"source": "en", "target": "de"}
-CIPHER = {"train_pairs": 15_000, "test_pairs": 400, "seed": 2016}  # the year of the WMT it stands for
+CIPHER = {"train_pairs": 15_000, "test_pairs": 400, "seed": 2016}  # the year of the WMT it replaces
 # How each data set becomes sub-words. `words`, `ratio`: clean-corpus-n 1 80 and its default, as the original
-# GNMT task cleans; the original Transformer task takes every pair. `pieces`: the original's 33,708 entries,
-# padded to a multiple of 8; where Cyrillic and Chinese lines stay in, rare letters are left out of them.
+# GNMT task cleans. The original Transformer task takes every pair. `pieces`: the original's 33,708 entries,
+# padded to a multiple of 8. If Cyrillic and Chinese lines stay in, rare letters are left out of them.
 CLEANED = {"words": [1, 80], "ratio": 9, "latin1": True}
 PARAMETERS: dict[str, dict[str, Any]] = {
     "wmt16_en_de": CLEANED | {"merges": 32_000},
@@ -56,25 +56,25 @@ MANIFESTS: dict[str, dict[str, Any]] = {
 
 
 def manifest(config: Any) -> dict[str, Any]:
-    """Return what identifies the data set of `config`; UserError for other languages than its own."""
+    """Return what identifies the data set of `config`. Raises UserError for languages that it lacks."""
     arrow.require_known(config.dataset, MANIFESTS)
     languages = {"source": config.source, "target": config.target}
     if parallel_files(config):
         # Other languages have other letters: none is dropped, the rarest become UNK.
         changed = languages | {"latin1": False, "coverage": 0.9999}
-        own = CIPHER | help_text.SELECTION  # what says which pairs of these data sets there are
+        own = CIPHER | help_text.SELECTION  # which defines which pairs of these data sets there are
         parameters = {k: v for k, v in PARAMETERS[config.dataset].items() if k not in own} | changed
         return own_files.MANIFEST | {"parameters": parameters}
     if languages != LANGUAGES:
         raise UserError(
-            f"{config.dataset} is from en to de, not from {config.source} to {config.target}",
-            hint="give files of your own with task.train_files and task.test_files",
+            f"{config.dataset} translates en to de, not {config.source} to {config.target}",
+            hint="give your files with task.train_files and task.test_files",
         )
     return MANIFESTS[config.dataset]
 
 
 def folder(config: Any) -> str:
-    """Return the name of the data set's folder; each state of a user's files has its own."""
+    """Return the name of the data set's folder. Each state of a user's files has a different one."""
     files = parallel_files(config)
     if not files:
         return config.dataset
@@ -85,7 +85,7 @@ def folder(config: Any) -> str:
 
 
 def parallel_files(config: Any) -> dict[str, tuple[Path, Path]]:
-    """Return the user's files by split, source first; empty without any."""
+    """Return the user's files by split, source first. Empty without any."""
     stems = own_files.together(config, ("train_files", "test_files"))
     return {
         split: (Path(f"{stem}.{config.source}"), Path(f"{stem}.{config.target}"))
@@ -94,7 +94,7 @@ def parallel_files(config: Any) -> dict[str, tuple[Path, Path]]:
 
 
 def text(config: Any, writer: DatasetWriter, work: Path) -> ParallelCorpus:
-    """Return the text of `config`'s data set, fetched and unpacked into the folder `work` where need be."""
+    """Return the text of `config`'s data set, fetched and unpacked into the folder `work` if necessary."""
     from mlbench.tasks.translation.moses import Rules
     from mlbench.tasks.translation.subwords import VocabSize
 
@@ -110,7 +110,7 @@ def text(config: Any, writer: DatasetWriter, work: Path) -> ParallelCorpus:
             writer.add_input(file)
         test = list(lines.pairs(*files["test"]))
         if not test:
-            raise UserError(f"{files['test'][0]} has no sentence", hint="give others as task.test_files")
+            raise UserError(f"{files['test'][0]} is empty", hint="give others as task.test_files")
         return ParallelCorpus(lines.pairs(*files["train"]), test, *how)
     if config.dataset == "cipher":
         train, test, seed = CIPHER.values()

@@ -14,12 +14,13 @@ import pyarrow as pa
 from mlbench.datasets import arrow
 from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.tasks.translation import corpus, help_text, wmt
-from mlbench.tasks.translation.chunks import BatchBudget, cut
+from mlbench.tasks.translation.chunks import BatchBudget, cut, require_share
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-MULTIPLE = 8  # the vocabulary is padded to this, which tensor cores want of a matrix's sides
+LIBRARIES = ("sacrebleu", "sacremoses", "tokenizers")  # of mlbench.config.libraries
+MULTIPLE = 8  # the vocabulary is padded to this, which tensor cores need of a matrix's sides
 LINES = 20_000  # lines split into sub-words at a time
 
 
@@ -46,11 +47,11 @@ class Test:
 
     pairs: Pairs
     references: list[str]
-    pieces: list[str]  # the vocabulary; the first are PAD, UNK, BOS and EOS of subwords
+    pieces: list[str]  # the vocabulary. The first are PAD, UNK, BOS and EOS of subwords
     language: str  # of the target
 
     def detokenise(self, ids: Iterable[int]) -> str:
-        """Return the sentence of target sub-words up to the first EOS; PAD, BOS and padding say nothing."""
+        """Return the sentence of target sub-words up to the first EOS. PAD, BOS and padding are dropped."""
         from mlbench.tasks.translation import moses, subwords
 
         pieces = []
@@ -82,7 +83,7 @@ class CorpusSplits:
         return Test(self.test, self.references.to_pylist(), self.pieces.to_pylist(), self.language)
 
 
-# WMT14's text, nearly the same, has 226 million words on both sides (Luong et al. 2015); each is at least one
+# WMT14's text, nearly the same, has 226 million words on both sides (Luong et al. 2015). Each is at least one
 # sub-word of 4 bytes.
 WMT_BYTES = 4 * 226_000_000
 LIBREOFFICE_HELP_BYTES = 4_938_094  # as prepared
@@ -106,9 +107,9 @@ DATASETS = {
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config` names unless it is there, and return its folder.
 
-    `config` has `dataset` (a name in `DATASETS`), the languages `source` and `target`, and `train_files`
-    and `test_files`: with train_files=/text/train, /text/train.en and /text/train.de are read instead of
-    the data set's own text, and prepared by its rules.
+    `config` has `dataset` (a name in `DATASETS`), the languages `source` and `target`, and `train_files` and
+    `test_files`. With train_files=/text/train, /text/train.en and /text/train.de are read instead of the data
+    set's text, and prepared by its rules.
     """
     write_splits = partial(_write_splits, config=config)
     folder = root / corpus.folder(config)
@@ -116,20 +117,22 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
 
 
 def check(config: Any, *, workers: int, folder: Path | None) -> None:
-    """Raise UserError where the prepared text does not make a step of the configured size.
+    """Raise UserError if the workers cannot share a step, or the prepared text does not make one.
 
-    The published text is known to; a user's own is looked at before any worker starts.
+    The published text is known to fit. A user's text is checked before any worker starts.
     """
+    budget = BatchBudget(config.batch_by, config.global_batch_size, config.batch_size, config.chunks)
+    require_share(budget, workers=workers)
     if folder is None or config.dataset in wmt.TRAINED_ON and not corpus.parallel_files(config):
         return
     pairs = _pairs(arrow.read_split(folder, "train"))
-    budget = BatchBudget(config.batch_by, config.global_batch_size, config.batch_size, config.chunks)
     lengths = (np.diff(pairs.source_offsets), np.diff(pairs.target_offsets))
-    cut(*lengths, budget, max_length=config.max_length)
+    plan = cut(*lengths, budget, max_length=config.max_length)
+    require_share(budget, workers=workers, smallest=int(np.diff(plan.starts).min()))
 
 
 def open_dataset(folder: Path) -> CorpusSplits:
-    """Return a prepared data set; its columns are read-only views of its files."""
+    """Return a prepared data set. Its columns are read-only views of its files."""
     test = arrow.read_split(folder, "test")
     return CorpusSplits(
         train=_pairs(arrow.read_split(folder, "train")),

@@ -48,7 +48,7 @@ HIDDEN = 'hidden="true"'  # the other variant of a sentence, for another operati
 
 
 def text(selection: dict[str, Any], writer: DatasetWriter) -> tuple[list[Pair], list[Pair]]:
-    """Fetch both packages and return the pairs to train and to test on; no pair comes twice.
+    """Fetch both packages and return the pairs to train and to test on. No pair comes twice.
 
     What the test has of the training text, on either side, is left out of the test.
     """
@@ -78,12 +78,12 @@ def split(
 
 
 def plain(line: str) -> str:
-    """Return a line without case and with all numbers alike: what tells whether training has a sentence."""
+    """Return a line without case and with all numbers alike, to find whether training has a sentence."""
     return re.sub(r"\d+", "0", line.casefold())
 
 
 def paragraphs(page: str) -> dict[str, str]:
-    """Return the text of a page's paragraphs and headings by their ids; of an id that comes twice, the first.
+    """Return the text of a page's paragraphs and headings by their ids. Of an id that comes twice, the first.
 
     Those with a hidden variant are left out.
     """

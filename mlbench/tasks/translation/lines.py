@@ -11,7 +11,7 @@ Pair = tuple[str, str]  # a line and its translation
 
 
 def pairs(source: Path, target: Path, *, errors: str = "strict") -> Iterator[Pair]:
-    """Yield the lines of two files side by side; only a line feed ends a line.
+    """Yield the lines of two files side by side. Only a line feed ends a line.
 
     Raises UserError if one has more lines, or, with errors="strict", for the first line that is not UTF-8.
     """
@@ -21,7 +21,7 @@ def pairs(source: Path, target: Path, *, errors: str = "strict") -> Iterator[Pai
 
 
 def paired(sources: Iterable[str], targets: Iterable[str], *, names: Sequence[str]) -> Iterator[Pair]:
-    """Yield both sides together; UserError, with their names, if one ends before the other."""
+    """Yield both sides together. Raises UserError, with their names, if one ends before the other."""
     for number, (line, other) in enumerate(zip_longest(sources, targets), 1):
         if line is None or other is None:
             short, long = names if line is None else reversed(names)

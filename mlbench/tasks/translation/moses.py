@@ -1,6 +1,6 @@
 """Moses tokenisation and the cleaning of pairs, on all cores, in bounded memory.
 
-sacremoses is the Moses project's tokenizer in Python; the original in Perl would be one more thing to
+sacremoses is the Moses project's tokenizer in Python. The original in Perl would be one more thing to
 install. A language it has no abbreviations of is tokenised with those of English, as in the original.
 """
 
@@ -15,11 +15,11 @@ from typing import NamedTuple
 from mlbench.tasks.translation.subwords import CharCounts
 
 CHUNK = 20_000  # pairs that travel to a process at a time, some 5 MB of text
-LONGEST_WORD = 1000  # letters; the default of Moses' clean-corpus-n.perl
+LONGEST_WORD = 1000  # letters, the default of Moses' clean-corpus-n.perl
 
 
 class Rules(NamedTuple):
-    """What a pair must be to be trained on; None sets no limit."""
+    """What a pair must be to be trained on. None sets no limit."""
 
     source: str  # language
     target: str
@@ -74,7 +74,7 @@ def _fits(pair: tuple[str, str], rules: Rules) -> bool:
 def clean_all(pairs: Iterable[tuple[str, str]], rules: Rules) -> Iterator[Cleaned]:
     """Yield what is left of each chunk of pairs, in order.
 
-    A text of one chunk is cleaned here; more goes to a process a core, two chunks each at a time.
+    A text of one chunk is cleaned here. More goes to a process a core, two chunks each at a time.
     """
     stream = iter(pairs)
     chunks = iter(lambda: list(islice(stream, CHUNK)), [])

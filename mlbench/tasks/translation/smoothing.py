@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-# Logits widened to float32 at a time; bounds the temporaries, changes no result (2026-11-21)
-CHUNK = {"cpu": 2**20, "cuda": 2**26}  # elements; a CPU's share of the cache, 256 MiB on a GPU
+# Logits widened to float32 at a time. Bounds the temporaries, changes no result (2026-11-21)
+CHUNK = {"cpu": 2**20, "cuda": 2**26}  # elements: a CPU's share of the cache, 256 MiB on a GPU
 
 
 def smoothed_cross_entropy(
@@ -13,11 +13,11 @@ def smoothed_cross_entropy(
 ) -> torch.Tensor:
     """Return the sum of the tokens' losses as a float32 scalar (float64 for float64 logits).
 
-    logits [..., vocabulary] and labels [...] (int64); tokens labelled `padding` count nothing. The loss
-    of a token with label y is -(1 - smoothing) * log p(y) - smoothing * mean over the vocabulary of
-    log p, which is Szegedy et al. 2016, section 7, and `torch.nn.functional.cross_entropy`. That one
-    holds five tensors of the logits' size at once and widens half-precision logits whole; this one the
-    logits and their gradient, both in the logits' type, while it computes in float32.
+    logits [..., vocabulary] and labels [...] (int64). Tokens labelled `padding` count nothing. The loss of a
+    token with label y is -(1 - smoothing) * log p(y) - smoothing * mean over the vocabulary of log p. This is
+    Szegedy et al. 2016, section 7, and `torch.nn.functional.cross_entropy`. That one holds five tensors of
+    the logits' size at once and widens half-precision logits whole. This one holds the logits and their
+    gradient, both in the logits' type, while it computes in float32.
     """
     total: Any = _Smoothed.apply(logits.flatten(0, -2), labels.flatten(), smoothing, padding)
     return total

@@ -1,9 +1,9 @@
 """Sub-words: byte-pair encoding over both languages together (Sennrich et al. 2016), learnt and applied.
 
-The `tokenizers` library merges as the original subword-nmt does, in Rust and on all cores; a piece that ends
-a word carries `</w>`. Two things are done here so that one text gives one vocabulary everywhere: the alphabet
-is spelt out in order (the library numbers word-final letters in hash order), and the result is built anew
-from vocabulary and merges, so that no text is taken for a special token.
+The `tokenizers` library merges as the original subword-nmt does, in Rust and on all cores. A piece that ends
+a word carries `</w>`. Two things are done here so that one text gives one vocabulary everywhere. The alphabet
+is spelt out in order (the library numbers word-final letters in hash order). The result is built again from
+vocabulary and merges, so that no text is taken for a special token.
 """
 
 import json
@@ -64,17 +64,17 @@ class VocabSize:
 
     merges: int | None = None
     pieces: int | None = None
-    coverage: float = 1.0  # share of the text whose letters are in the alphabet; the others become UNK
+    coverage: float = 1.0  # share of the text whose letters are in the alphabet. The others become UNK
 
 
 def learn(files: Sequence[Path], letters: CharCounts, size: VocabSize) -> Tokenizer:
     """Learn merges from files of tokenised text, a sentence a line, in memory bounded by their words.
 
-    Raises UserError when the text is empty. Fewer merges come out where no pair is left that is seen twice.
+    Raises UserError when the text is empty. Fewer merges come out if no pair that is seen twice is left.
     """
     alphabet = letters.alphabet(size.coverage)
     if not alphabet:
-        raise UserError("there is no training sentence left to learn sub-words from", hint="give other files")
+        raise UserError("no training sentences remain to learn sub-words from", hint="give other files")
     finals = sorted(letter + SUFFIX for letter in letters.finals & set(alphabet))
     start = [*SPECIALS, *alphabet, *finals]
     wanted = len(start) + (size.merges or 0) if size.pieces is None else max(size.pieces, len(start))
@@ -105,7 +105,7 @@ def pieces(made: Tokenizer) -> list[str]:
 
 
 def encode(made: Tokenizer, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pieces of tokenised lines as flat int32 values and int64 offsets; on all cores."""
+    """Return the pieces of tokenised lines as flat int32 values and int64 offsets, on all cores."""
     encodings = made.encode_batch_fast(lines, add_special_tokens=False)
     lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
@@ -114,5 +114,5 @@ def encode(made: Tokenizer, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarra
 
 
 def joined(pieces: Iterable[str]) -> list[str]:
-    """Return the words that pieces make; a last piece without `</w>` ends a word too."""
+    """Return the words that pieces make. A last piece without `</w>` ends a word too."""
     return "".join(pieces).replace(SUFFIX, " ").split()

@@ -18,10 +18,10 @@ from mlbench.training.flops import training_flops
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
-# The largest micro-batch of a worker without a GPU (2026-11-21): a Transformer-big needs 17.7 GB for one
-# of 8,192 tokens and 6.3 GB for one of 2,048. Updates are the same, in more pieces.
+# The largest micro-batch of a worker without a GPU (2026-11-21). A Transformer-big needs 17.7 GB for one of
+# 8,192 tokens and 6.3 GB for one of 2,048. Updates are the same, in more pieces.
 CPU_MICRO_BATCH = {"sentences": 128, "tokens": 2048}
-TEST_SENTENCES = 128  # translated at a time by one worker; bounds memory, changes no result (2026-11-21)
+TEST_SENTENCES = 128  # translated at a time by one worker. Bounds memory, changes no result (2026-11-21)
 
 
 class TranslationTensors(NamedTuple):
@@ -41,8 +41,8 @@ def build_translator(
 ) -> TrainingSetup:
     """Return what the loop trains.
 
-    model(vocabulary) makes the network, a `beam.Translator`; factor(steps) the schedule of its lr over
-    so many steps; counted(source, target) says how many of these tokens the task counts.
+    model(vocabulary) makes the network, a `beam.Translator`. factor(steps) is the schedule of its lr over so
+    many steps. counted(source, target) is how many of these tokens the task counts.
     """
     files = data.open_dataset(data.prepare_dataset(config, worker.data_root))
     with torch.random.fork_rng(devices=[]):
@@ -123,7 +123,7 @@ def update_loss(
 ) -> torch.Tensor:
     """Return this micro-batch's part of the update's mean loss, times the workers that it is averaged over.
 
-    The mean is over the update's sentences where sentences are budgeted, else over its target tokens.
+    The mean is over the update's sentences if sentences are budgeted, else over its target tokens.
     """
     total = smoothed_cross_entropy(logits, batch.target_out, smoothing=config.label_smoothing, padding=PAD)
     by_sentence = config.batch_by == "sentences"
@@ -134,8 +134,8 @@ def mixed_precision(config: TranslationConfig, worker: Worker) -> precision.Prec
     """Return the recipe's precision with the first loss scale as this loss needs it.
 
     The original divides a sum over sentences by the update's sentences before the backward pass, as
-    `update_loss` does, but a sum over tokens by the update's tokens only after it. There the same numbers
-    pass through half precision when the scale takes that division back.
+    `update_loss` does. It divides a sum over tokens by the update's tokens only after it. There the same
+    numbers pass through half precision when the scale takes that division back.
     """
     undivided = 1.0 if config.batch_by == "sentences" else config.global_batch_size / worker.world_size
     return precision.on_device(

@@ -1,8 +1,7 @@
-"""The archives of the WMT shared tasks: what is in them, where they are, how to read them."""
+"""The archives of the WMT shared tasks: their contents, addresses and formats."""
 
 import html
 import re
-import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -12,6 +11,7 @@ from typing import NamedTuple
 from mlbench.config.errors import UserError
 from mlbench.datasets.arrow import DatasetWriter
 from mlbench.datasets.download import Archive
+from mlbench.datasets.tar import tarfile
 from mlbench.tasks.translation import lines
 
 
@@ -33,7 +33,7 @@ def _bitext(stem: str, url: str, *, sha256: str, size: int, mirrored: str | None
     return Bitext(Archive(urls, file, sha256=sha256, size=size), stem)
 
 
-# statmt.org publishes no checksums; sizes (bytes) and SHA-256 are those that TensorFlow Datasets pins, and
+# statmt.org publishes no checksums. Sizes (bytes) and SHA-256 are those that TensorFlow Datasets pins, and
 # the mirror is GluonNLP's (both read 2026-11-21).
 EUROPARL = _bitext(
     "europarl-v7.de-en",
@@ -71,7 +71,7 @@ DEV = Archive(  # WMT19's collection of the test sets of earlier years
     sha256="7a7deccf82ebb05ba508dba5eb21356492224e8f630ec4f992132b029b4b25e7",
     size=38_654_961,
 )
-# The set was made for both directions; its German side is the "source" in these files' names.
+# The set was made for both directions. Its German side is the "source" in these files' names.
 NEWSTEST_2014 = ("newstest2014-deen-ref.en.sgm", "newstest2014-deen-src.de.sgm")
 TRAINED_ON = {
     "wmt16_en_de": (EUROPARL, COMMONCRAWL, NEWS_11),
@@ -100,7 +100,7 @@ def text(name: str, writer: DatasetWriter, work: Path) -> tuple[Iterator[lines.P
 
 
 def unpack(archive: Path, names: Sequence[str], folder: Path) -> None:
-    """Write the files of these names, wherever they lie in a .tgz, into `folder`; nothing else is unpacked.
+    """Write the files of these names, wherever they lie in a .tgz, into `folder`. Nothing else is unpacked.
 
     Raises UserError if the archive is damaged, truncated, or lacks one of them.
     """
@@ -118,10 +118,10 @@ def unpack(archive: Path, names: Sequence[str], folder: Path) -> None:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise UserError(
-            f"{archive} is damaged or truncated: {error}", hint="remove it and let it be fetched again"
+            f"{archive} is damaged or truncated: {error}", hint="remove it to download it again"
         ) from error
     raise UserError(
-        f"{archive} has no file {', '.join(sorted(missing))}", hint="remove it and let it be fetched again"
+        f"{archive} has no file {', '.join(sorted(missing))}", hint="remove it to download it again"
     )
 
 
@@ -129,13 +129,13 @@ SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>", re.DOTALL | re.IGNORECASE)
 
 
 def segments(path: Path) -> list[str]:
-    """Return the sentences of a test set in WMT's SGML; UserError if there is none."""
+    """Return the sentences of a test set in WMT's SGML. Raises UserError if there is none."""
     sentences = [
         " ".join(html.unescape(each).split())
         for each in SEGMENT.findall(path.read_text("utf-8", errors="replace"))
     ]
     if not sentences:
         raise UserError(
-            f"{path.name} in the archive has no <seg>", hint="remove the archive and fetch it again"
+            f"{path.name} in the archive has no <seg>", hint="remove the archive and download it again"
         )
     return sentences

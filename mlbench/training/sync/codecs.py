@@ -2,7 +2,7 @@
 
 All but QSGD's are deterministic or draw alike on every rank. Each is positively homogeneous, C(a v) = a C(v),
 so it does not matter whether a sum or a mean is compressed. The `position` (step, bucket) of what is encoded
-fixes what is drawn at random; payloads of a `summable` codec may be added before they are decoded.
+fixes what is drawn at random. Payloads of a `summable` codec may be added before they are decoded.
 """
 
 import math
@@ -24,7 +24,7 @@ class Message(NamedTuple):
     add: Callable[[torch.Tensor, torch.Tensor], object]
 
     def subtracted(self, vector: torch.Tensor) -> torch.Tensor:
-        """Return the vector less what this message says of it."""
+        """Return the vector less what this message has of it."""
         sent = torch.zeros_like(vector)
         self.add(self.payload, sent)
         return vector - sent
@@ -33,7 +33,7 @@ class Message(NamedTuple):
 def of(
     method: str, settings: compression.Config | decentralised.Config, worker: Worker, *, memory: bool
 ) -> "Codec":
-    """Return the codec of a method; with a memory, those that draw are contractions."""
+    """Return the codec of a method. With a memory, those that draw are contractions."""
     if method == "topk":
         return TopK(settings.density)
     if method == "randomk":
@@ -54,7 +54,7 @@ class Cast:
 
     def encode(self, vector: torch.Tensor, *position: int) -> Message:
         """Return the vector in half precision."""
-        half = vector.to(self.dtype, copy=True)  # also where it is one already: what is sent changes in place
+        half = vector.to(self.dtype, copy=True)  # also if it is one already, as what is sent changes in place
         return Message(half, lambda payload, total: total.add_(payload))
 
 
@@ -83,8 +83,8 @@ class TopK:
 class RandomK:
     """Coordinates drawn at random, the same on all ranks, so that only values travel.
 
-    - scaled: divided by the density, which makes the vector right on average (Wangni et al. 2018,
-      arXiv 1710.09854); without, it is a contraction, for error feedback.
+    - scaled: divided by the density, which makes the vector right on average (Wangni et al. 2018, arXiv
+      1710.09854). Without, it is a contraction, for error feedback.
     """
 
     density: float
@@ -114,7 +114,7 @@ class Sign:
     summable: bool = False
 
     def encode(self, vector: torch.Tensor, *position: int) -> Message:
-        """Return packed signs and ||v||_1 / d; a zero counts as positive."""
+        """Return packed signs and ||v||_1 / d. A zero counts as positive."""
         bits = pack(vector >= 0)
 
         def add(payload: torch.Tensor, total: torch.Tensor) -> None:
@@ -134,7 +134,7 @@ class Qsgd:
     - levels: parts of the norm.
     - block: coordinates that share a norm.
     - contraction: divided by 1 + min(block / levels^2, sqrt(block) / levels), so that the error is on average
-      smaller than the vector (Koloskova et al. 2019, arXiv 1902.00340); without, it is right on average.
+      smaller than the vector (Koloskova et al. 2019, arXiv 1902.00340). Without, it is right on average.
     """
 
     levels: int
@@ -144,7 +144,7 @@ class Qsgd:
     summable: bool = False
 
     def encode(self, vector: torch.Tensor, *position: int) -> Message:
-        """Return signed levels and the blocks' norms; every rank draws its own roundings."""
+        """Return signed levels and the blocks' norms. Every rank draws its roundings separately."""
         generator = self.worker.generator(self.worker.rank, *position)
         wide = torch.promote_types(vector.dtype, torch.float32)  # a draw in halves rounds small parts to 0
         blocks = F.pad(vector, (0, -len(vector) % self.block)).view(-1, self.block).to(wide)
@@ -185,6 +185,6 @@ def pack(bits: torch.Tensor) -> torch.Tensor:
 
 
 def unpack(packed: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the first `size` bits of `pack`'s bytes as uint8 of 0 and 1; [..., bytes] -> [..., size]."""
+    """Return the first `size` bits of `pack`'s bytes as uint8 of 0 and 1: [..., bytes] -> [..., size]."""
     places = torch.arange(8, dtype=torch.uint8, device=packed.device)
     return ((packed.unsqueeze(-1) >> places) & 1).flatten(-2)[..., :size]

@@ -15,7 +15,7 @@ class GradientAverage:
 
     It runs inside backward, so that time from its begin on is communication that nothing hides.
 
-    - enabled: false leaves every worker its own gradients.
+    - enabled: false leaves every worker its local gradients.
     """
 
     def __init__(self, model: nn.Module, wire: Wire, message: str) -> None:

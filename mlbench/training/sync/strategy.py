@@ -1,4 +1,4 @@
-"""What the loop asks of a sync strategy."""
+"""The interface between the loop and a sync strategy."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -23,19 +23,19 @@ class BareModel:
         self.module, self.wire = module, wire
 
     def accumulating(self) -> AbstractContextManager:
-        """Return a context in which backward only accumulates; for all but a step's last micro-batch."""
+        """Return a context in which backward only accumulates, for all but a step's last micro-batch."""
         return nullcontext()
 
     def after_step(self, step: int) -> None:
-        """Run after the optimizer's step `step`, counted from 0; on the clock."""
+        """Run after the optimizer's step `step`, counted from 0, on the clock."""
 
     def before_validation(self) -> None:
-        """Give all workers one model and whole weights to validate; on the clock."""
+        """Give all workers one model and whole weights to validate, on the clock."""
         if self.wire is not None:
             self.wire.average(float_buffers(self.module))
 
     def after_validation(self) -> None:
-        """Go back to what training goes on with, where that is something else; on the clock."""
+        """Go back to what training goes on with, if that is something else. On the clock."""
 
     def bytes_sent(self, steps: int) -> int:
         """Return the bytes that this rank has sent, in `steps` steps and for validations."""
@@ -43,7 +43,7 @@ class BareModel:
 
 
 class OwnModels(BareModel):
-    """Every worker trains its own model; a validation sees the mean and changes nothing.
+    """Every worker trains a separate model. A validation sees the mean and changes nothing.
 
     - weights: the trained ones, without their gradients.
     """
@@ -55,13 +55,13 @@ class OwnModels(BareModel):
         self._own: list[torch.Tensor] = []  # while a validation goes on
 
     def before_validation(self) -> None:
-        """Make weights and buffers their mean over the workers, and keep this worker's own."""
+        """Make weights and buffers their mean over the workers, and keep this worker's model."""
         tensors = [*self.weights, *float_buffers(self.module)]
         self._own = [tensor.clone() for tensor in tensors]
         self.exchange.average(tensors)
 
     def after_validation(self) -> None:
-        """Go back to this worker's own."""
+        """Go back to this worker's model."""
         tensors = [*self.weights, *float_buffers(self.module)]
         for tensor, own in zip(tensors, self._own, strict=True):
             tensor.copy_(own)

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from mlbench_blobs import TEST_ROWS, Config  # pyright: ignore[reportMissingImports]  (written by --new)
 from mlbench_blobs import torch as torch_part  # pyright: ignore[reportMissingImports]
 
+from mlbench.plugins.jax.trainer import JaxSetup, from_torch
 from mlbench.training import sampling
 from mlbench.training.worker import Worker
-from mlbench.wings.jax.trainer import JaxSetup, from_torch
 
 
 def build(config: Config, worker: Worker) -> JaxSetup:

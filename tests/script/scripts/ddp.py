@@ -1,4 +1,7 @@
-"""A script as PyTorch's DDP tutorial has it. Arguments: epochs, late rank, delay in s."""
+"""A script as PyTorch's DDP tutorial has it. Arguments: epochs, late rank, delay in s, where.
+
+The late rank sleeps in each backward pass, or before each forward pass of a model with buffers ("before").
+"""
 
 import sys
 import time
@@ -12,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 epochs, late, delay = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+before = "before" in sys.argv[4:]
 
 
 class Late(torch.autograd.Function):
@@ -29,11 +33,13 @@ class ToyModel(nn.Module):
     def __init__(self):
         super().__init__()
         self.net1 = nn.Linear(64, 512)
+        self.norm = nn.BatchNorm1d(512) if before else nn.Identity()
         self.net2 = nn.Linear(512, 10)
 
     def forward(self, rows):
-        hidden = F.relu(self.net1(rows))
-        return self.net2(Late.apply(hidden) if self.training and dist.get_rank() == late else hidden)
+        hidden = F.relu(self.norm(self.net1(rows)))
+        is_late = self.training and dist.get_rank() == late and not before
+        return self.net2(Late.apply(hidden) if is_late else hidden)
 
 
 dist.init_process_group("gloo")
@@ -52,6 +58,7 @@ for epoch in range(epochs):
     begin = time.perf_counter()
     for batch, labels in loader:
         optimizer.zero_grad()
+        time.sleep(delay if before and dist.get_rank() == late else 0)
         F.cross_entropy(model(batch), labels).backward()
         optimizer.step()
         trained += len(batch) * dist.get_world_size()

@@ -19,11 +19,7 @@ if sys.argv[2] == "fail":
 if sys.argv[2] == "save":
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: sys.exit(f"saved after {signal.Signals(number).name}"))
-if sys.argv[2] in ("hang", "save"):
     with open(sys.argv[3], "w") as file:
         file.write(str(os.getpid()))
     while True:
         time.sleep(1)
-if sys.argv[2] == "print":
-    for _ in range(1000):
-        print("x" * 20_000)

@@ -33,10 +33,10 @@ class Gradients(BareModel):
 
 
 class Weights(BareModel):
-    """Every worker steps with its own gradient and momentum; then the weights become their mean.
+    """Every worker steps with its local gradient and momentum. Then the weights become their mean.
 
-    The same steps as with averaged gradients, to rounding, where a step is linear in gradient and momentum,
-    as SGD's is; not so with Adam, clipping, or a skipped step.
+    If a step is linear in gradient and momentum, as SGD's is, the steps equal those with averaged gradients,
+    to rounding. With Adam, clipping, or a skipped step they differ.
     """
 
     def __init__(self, model: nn.Module, wire: Wire, config: Config) -> None:

@@ -8,7 +8,7 @@ from mlbench.config.errors import UserError
 from mlbench.config.experiment import PositiveFloat, PositiveInt, Precision, SyncConfig
 
 Memory = Literal["none", "error_feedback", "ef21"]
-# What each method can remember; the first is the default.
+# What each method can remember. The first is the default.
 MEMORIES: dict[str, tuple[Memory, ...]] = {
     "fp16": ("none", "error_feedback", "ef21"),
     "bf16": ("none", "error_feedback", "ef21"),
@@ -26,7 +26,7 @@ UNSCALED = ("randomk", "sign_majority", "powersgd")
 class Config(SyncConfig):
     """What conf/sync/compression.yaml holds."""
 
-    # What was lost, and how many draws were made, is each worker's own.
+    # What was lost, and how many draws were made, is local to each worker.
     restarts: ClassVar[bool] = False
 
     method: Literal["fp16", "bf16", "topk", "randomk", "sign", "sign_majority", "qsgd", "powersgd"]
@@ -46,14 +46,14 @@ class Config(SyncConfig):
 
     @property
     def feedback(self) -> Memory:
-        """The memory of the run: the method's own unless one was chosen."""
+        """The memory of the run: the method's default unless one was chosen."""
         return self.memory or MEMORIES[self.method][0]
 
     def check(self, *, workers: int, precision: Precision) -> None:
-        """Raise UserError where gradients carry a loss scale that the method does not."""
+        """Raise UserError if gradients carry a loss scale that the method does not."""
         if precision == "fp16" and (self.feedback != "none" or self.method in UNSCALED):
             raise UserError(
-                f"sync.method={self.method} sync.memory={self.feedback}: fp16 multiplies gradients by a "
-                "factor that changes, and after an overflow they are not finite; this method carries neither",
+                f"sync.method={self.method} sync.memory={self.feedback}: fp16 scales gradients by a "
+                "changing factor, and they overflow. This method carries over neither",
                 hint="task.precision=bf16, or a method with memory=none: fp16, bf16, topk, sign, qsgd",
             )

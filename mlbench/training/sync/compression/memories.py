@@ -7,9 +7,9 @@ Bucket = dist.GradBucket  # pyright: ignore[reportPrivateImportUsage]
 
 
 class Memories:
-    """A vector beside each bucket, 0 at first.
+    """A vector for each bucket, 0 at first.
 
-    DDP forms its buckets anew after the first step; what is remembered belongs to the weights, so it moves
+    DDP forms its buckets again after the first step. What is remembered belongs to the weights, so it moves
     with them.
     """
 
@@ -18,7 +18,7 @@ class Memories:
         self._parts: dict[int, torch.Tensor] = {}  # views of the vectors, by the weight's id
 
     def of(self, bucket: Bucket) -> torch.Tensor:
-        """Return the bucket's vector; change it in place."""
+        """Return the bucket's vector. Change it in place."""
         weights = bucket.parameters()
         layout = [id(weight) for weight in weights]
         old_layout, vector = self._layouts.get(bucket.index(), ([], torch.empty(0)))

@@ -10,12 +10,12 @@ from mlbench.training.worker import Worker
 class PowerSgd:
     """Averages buckets by one step of a subspace iteration for every matrix in them.
 
-    With M the gradient of a weight as a matrix plus what was lost before, summed over the workers: P = M Q is
-    all-reduced and made orthonormal, Q = M^T P is all-reduced, the mean is P Q^T. Q is where the next step
-    begins. Weights that are no matrix, or that the two would not make smaller, travel whole beside P.
+    M is the gradient of a weight as a matrix plus what was lost before, summed over the workers. P = M Q is
+    all-reduced and made orthonormal. Q = M^T P is all-reduced. The mean is P Q^T. The next step begins with
+    Q. Weights that are no matrix, or that the two would not make smaller, travel whole along with P.
 
     The two collectives wait for each other inside the bucket's turn, so that only the next bucket's gradient
-    is late; torch's own hook waits for the second in a thread of gloo's two, which all buckets share.
+    is late. torch's hook waits for the second in a thread of gloo's two, which all buckets share.
     """
 
     def __init__(self, wire: Wire, worker: Worker, *, rank: int, lost: Memories | None) -> None:
@@ -81,5 +81,5 @@ class PowerSgd:
 
 
 def _orthonormal(left: torch.Tensor) -> torch.Tensor:
-    """Return a basis of the columns; torch 2.13 has no QR decomposition of halves."""
+    """Return a basis of the columns. torch 2.13 has no QR decomposition of halves."""
     return torch.linalg.qr(left.to(torch.promote_types(left.dtype, torch.float32))).Q.to(left.dtype)

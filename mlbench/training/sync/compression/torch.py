@@ -1,8 +1,8 @@
 """DDP whose buckets are compressed before they travel.
 
 A bucket's vector is this rank's share of the mean, its gradient over the number of workers plus what the
-memory adds; results are sums of what all ranks sent. Time to encode is backward's; time to decode, and what
-powersgd and sign_majority compute between their two collectives, is communication.
+memory adds. Results are sums of what all ranks sent. Time to encode is part of backward. Time to decode, and
+what powersgd and sign_majority compute between their two collectives, is communication.
 """
 
 from typing import Any
@@ -42,8 +42,8 @@ class Compressor:
     """Averages buckets that a codec compresses, with or without memory.
 
     - error_feedback: what a message left out is added to the next gradient (Stich et al. 2018, arXiv
-      1809.07599; Karimireddy et al. 2019, arXiv 1901.09847), not yet times the learning rate.
-    - ef21: the difference from this rank's last estimate of its gradient is sent; the gradient is the sum of
+      1809.07599, and Karimireddy et al. 2019, arXiv 1901.09847), not yet times the learning rate.
+    - ef21: the difference from this rank's last estimate of its gradient is sent. The gradient is the sum of
       all estimates (Richtarik et al. 2021, arXiv 2106.05203), which are 0 at first.
     """
 
@@ -77,7 +77,7 @@ class Compressor:
 
         def received(_: Any) -> torch.Tensor:
             for payload in payloads:
-                if payload.is_cuda:  # the future knows the one buffer that was gathered, not its parts
+                if payload.is_cuda:  # the future holds the one buffer that was gathered, not its parts
                     payload.record_stream(torch.cuda.current_stream(payload.device))
                 message.add(payload, total)
             if stamping:
@@ -90,9 +90,9 @@ class Compressor:
 class MajorityVote:
     """Replaces every coordinate of a bucket by the sign that most workers' gradients have: 1 or -1.
 
-    Every rank counts the votes for a part of the coordinates and tells the others, so that a worker sends
-    2 (k - 1) / k bits a coordinate, however many they are. Ties and votes of zeros are drawn: a rule would
-    drift (signSGD with majority vote, Bernstein et al. 2018, arXiv 1802.04434).
+    Every rank counts the votes for a part of the coordinates and sends the result to the others. So a worker
+    sends 2 (k - 1) / k bits a coordinate for any number of workers. Ties and votes of zeros are drawn, as a
+    rule would drift (signSGD with majority vote, Bernstein et al. 2018, arXiv 1802.04434).
     """
 
     def __init__(self, wire: Wire, worker: Worker) -> None:

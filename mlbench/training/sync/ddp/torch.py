@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from mlbench.config.experiment import CAPTURED
 from mlbench.training.sync.ddp import Config
 from mlbench.training.sync.strategy import BareModel
 from mlbench.training.sync.wire import Wire, all_reduce_bytes
@@ -21,7 +22,7 @@ def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, config: Conf
     Buffers (running statistics) stay local while training and are averaged before a validation.
     """
     wrapped = wrap(model, config.bucket_cap_mb)
-    if worker.timer.enabled:
+    if worker.timer.enabled and worker.compile not in CAPTURED:  # Python runs in no replay
         wrapped.register_comm_hook(worker.timer, _timed_all_reduce)
     size = sum(weight.nbytes for weight in model.parameters() if weight.requires_grad)
     return Ddp(wrapped, Wire(worker), all_reduce_bytes(size, worker.world_size))
@@ -33,7 +34,7 @@ def wrap(model: nn.Module, bucket_cap_mb: float) -> DistributedDataParallel:
     return DistributedDataParallel(
         model,
         device_ids=[weight.device] if weight.is_cuda else None,  # a loop of the user's may choose no device
-        bucket_cap_mb=cast(Any, bucket_cap_mb),  # a float works; torch's annotation says int
+        bucket_cap_mb=cast(Any, bucket_cap_mb),  # a float works, but torch's annotation is int
         gradient_as_bucket_view=True,  # the reduced bucket is the gradient: no copy back
         forward_sync_buffers=False,
     )
@@ -42,7 +43,7 @@ def wrap(model: nn.Module, bucket_cap_mb: float) -> DistributedDataParallel:
 class Ddp(BareModel):
     """Every gradient is the mean over the workers when backward ends, so the weights are alike.
 
-    - step_bytes: what this rank sends in a step beside what goes through `wire`.
+    - step_bytes: what this rank sends in a step in addition to what goes through `wire`.
     """
 
     def __init__(self, module: DistributedDataParallel, wire: Wire, step_bytes: int) -> None:

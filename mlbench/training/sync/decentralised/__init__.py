@@ -12,7 +12,7 @@ from mlbench.training.sync.decentralised.graphs import receivers
 class Config(SyncConfig):
     """What conf/sync/decentralised.yaml holds."""
 
-    restarts: ClassVar[bool] = False  # models and momentum are each worker's own
+    restarts: ClassVar[bool] = False  # models and momentum are local to each worker
     own_steps: ClassVar[bool] = True
 
     graph: Literal["ring", "torus", "exponential", "one_peer_exponential", "complete"]
@@ -31,9 +31,9 @@ class Config(SyncConfig):
         return self
 
     def check(self, *, workers: int, precision: Precision) -> None:
-        """Raise UserError where so many workers do not make the graph, or where models would move apart.
+        """Raise UserError if so many workers do not make the graph, or if models would move apart.
 
-        A full step to the mean is stable where compression loses a twentieth of the square at most, of which
+        A full step to the mean is stable if compression loses a twentieth of the square at most, for which
         block / levels^2 is a bound with QSGD.
         """
         receivers(self.graph, 0, workers, 0)

@@ -1,4 +1,4 @@
-"""Who sends to whom; all workers have as many neighbours, so equal weights are doubly stochastic."""
+"""Graphs of who sends to whom. Equal numbers of neighbours make equal weights doubly stochastic."""
 
 import math
 
@@ -30,7 +30,7 @@ def _torus(rank: int, workers: int) -> list[int]:
     rows = max(count for count in range(1, math.isqrt(workers) + 1) if workers % count == 0)
     if rows == 1:
         raise UserError(
-            f"{workers} workers make no torus: no two numbers above 1 multiply to it",
+            f"{workers} workers make no torus: it is not a product of two numbers above 1",
             hint="take 4, 6, 8, 9 ... workers, or sync.graph=ring",
         )
     columns = workers // rows

@@ -1,4 +1,4 @@
-"""D-PSGD and CHOCO-SGD: averages with the neighbours after the optimizer's own step."""
+"""D-PSGD and CHOCO-SGD: averages with the neighbours after the optimizer's step."""
 
 import torch
 from torch import nn
@@ -23,8 +23,8 @@ def synchronise(
 class Gossip(OwnModels):
     """x_i = (1 - c) x_i + c mean of x_i and its neighbours' x_j, c being consensus_lr.
 
-    Averaged is what the optimizer's step made of the models (adapt, then combine); Lian et al. 2017 average
-    what it starts from.
+    The models are averaged after the optimizer's step (adapt, then combine). Lian et al. 2017 average what it
+    starts from.
     """
 
     def __init__(self, model: nn.Module, config: Config, wire: Wire) -> None:
@@ -47,10 +47,10 @@ class Gossip(OwnModels):
 class Choco(OwnModels):
     """CHOCO-SGD, algorithm 2 of Koloskova et al. 2019, with c for its gamma.
 
-    Every worker keeps x'_i, what its neighbours know of its model, and s_i, the mean of its own and its
-    neighbours' x'_j. After the optimizer's step q_i = C(x_i - x'_i) is sent, x'_i += q_i,
-    s_i += mean of q_i and the neighbours' q_j, and x_i += c (s_i - x'_i). x' begins with the first weights,
-    which all workers have, not with 0.
+    Every worker keeps x'_i, what its neighbours have received of its model, and s_i, the mean of x'_i and its
+    neighbours' x'_j. After the optimizer's step q_i = C(x_i - x'_i) is sent, x'_i += q_i, s_i += mean of q_i
+    and the neighbours' q_j, and x_i += c (s_i - x'_i). x' begins with the first weights, which all workers
+    have, not with 0.
     """
 
     def __init__(self, model: nn.Module, config: Config, wire: Wire, codec: codecs.Codec) -> None:
@@ -60,7 +60,7 @@ class Choco(OwnModels):
         self.mean = self.public.clone()
 
     def after_step(self, step: int) -> None:
-        """Exchange what the neighbours do not know yet and move towards them."""
+        """Exchange what the neighbours do not have yet and move towards them."""
         wire, graph = self.exchange, self.config.graph
         flat = torch.cat([weight.flatten() for weight in self.weights])
         message = self.codec.encode(flat - self.public, step)

@@ -83,9 +83,9 @@ def _make_shardable(model: nn.Module) -> None:
 
 
 def _children(model: nn.Module) -> list[nn.Module]:
-    """Return the children that have weights and are called; of what is not, such as lists, its own children.
+    """Return the children that have weights and are called. Containers such as lists give their children.
 
-    Not those that share a weight with the rest: `fully_shard` would give each side a weight of its own.
+    Not those that share a weight with the rest: `fully_shard` would give each side a separate weight.
     """
     uses = _uses(model)
     return [child for child in _called(model) if (own := _uses(child)) and own.items() <= uses.items()]
@@ -114,7 +114,7 @@ class Fsdp(BareModel):
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Send no gradients in this context; they add up, whole, on each worker."""
+        """Send no gradients in this context. They add up, whole, on each worker."""
         root = self.units[0]
         root.set_requires_gradient_sync(False)
         root.set_reshard_after_backward(False)  # the next micro-batch needs the whole weights again

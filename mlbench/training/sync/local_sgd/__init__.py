@@ -10,7 +10,7 @@ from mlbench.config.experiment import PositiveFloat, PositiveInt, SyncConfig
 class Config(SyncConfig):
     """What conf/sync/local_sgd.yaml holds."""
 
-    restarts: ClassVar[bool] = False  # models, momentum and the outer step are each worker's own
+    restarts: ClassVar[bool] = False  # models, momentum and the outer step are local to each worker
     own_steps: ClassVar[bool] = True
 
     every: PositiveInt

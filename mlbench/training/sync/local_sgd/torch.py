@@ -20,10 +20,10 @@ def synchronise(
 
 
 class LocalSgd(OwnModels):
-    """Steps of its own on each worker; after every few an outer step on the mean of the models.
+    """Each worker steps alone. After every few steps an outer step follows, on the mean of the models.
 
     With x the model that all had after the last outer step and D = x - mean of the workers' models, the outer
-    step is torch's SGD on D: m = outer_momentum m + D, x = x - outer_lr m, or with Nesterov's momentum
+    step is torch's SGD on D. It is m = outer_momentum m + D, x = x - outer_lr m, or with Nesterov's momentum
     x = x - outer_lr (D + outer_momentum m). With rate 1 and no momentum x is the mean (Stich 2018).
     """
 
@@ -31,7 +31,7 @@ class LocalSgd(OwnModels):
         super().__init__(model, wire)
         self.config = config
         self.gradients = GradientAverage(model, wire, "flat") if config.start_step else None
-        self.anchors: list[torch.Tensor] = []  # x; empty where the step is the plain average
+        self.anchors: list[torch.Tensor] = []  # x, empty if the step is the plain average
         if config.outer_lr != 1 or config.outer_momentum:
             self.anchors = [weight.clone() for weight in self.weights]
             self.outer = torch.optim.SGD(

@@ -15,7 +15,7 @@ from mlbench.training.worker import Worker
 def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: Worker) -> Ddp:
     """Return DDP, and let the optimizer step this worker's share of the weights.
 
-    torch's ZeroRedundancyOptimizer builds the optimizer itself; here the task has built it and its schedule
+    torch's ZeroRedundancyOptimizer builds the optimizer itself. Here the task has built it and its schedule
     holds it. Optimizers skip a weight without gradient and make no state for it.
     """
     ddp = gradient_average(model, optimizer, config, worker)

@@ -1,0 +1,1 @@
+"""What `import mlbench` offers: runs, studies, comparisons and predictions from Python (docs/python.md)."""

@@ -1,0 +1,2 @@
+batch_size = 4
+eval_interval = 20

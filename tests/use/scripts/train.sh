@@ -1,0 +1,3 @@
+# The way in which many repositories start their script.
+export PYTHONPATH=lib
+exec python streams.py
