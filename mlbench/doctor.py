@@ -46,10 +46,11 @@ def _doctor(args: Args) -> int:
         print(json.dumps([asdict(check) for check in results], indent=2))
     else:
         width = max(len(check.name) for check in results)
-        marks = {"here": " ", "absent": "-", "fault": "!"}
+        marks = {"here": " ", "absent": "-", "broken": "!", "fault": "!"}
         for check in results:
-            way = f" ({check.way})" if check.way else ""
-            say(f"{marks[check.state]} {check.name:{width}}  {check.detail}{way}")
+            say(f"{marks[check.state]} {check.name:{width}}  {check.detail}")
+            if check.way:
+                say(f"  {'':{width}}  -> {check.way}")
     return FAILED if any(check.state == "fault" for check in results) else OK
 
 
@@ -59,9 +60,7 @@ def checks(data_root: Path, output_root: Path) -> Iterator[Check]:
     yield from _packages()
     yield from _torch()
     if fault := torch_builds.torchvision_fault():
-        yield Check(
-            "torchvision", "absent", *fault
-        )  # Lightning and transformers' Trainer need it, no run does
+        yield Check("torchvision", "broken", *fault)  # Lightning and the Trainer need it, no run
     yield Check("CPUs", "here", f"{node.usable_cpus()} that this process may use")
     yield _ray()
     yield from _folders(data_root, output_root)

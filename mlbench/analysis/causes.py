@@ -24,14 +24,14 @@ ONE = 0.8  # of all lateness, from which on it is one rank's
 MOST = 0.5  # of it, from which on one part of the step has it
 WAITED = 0.3  # of it, likewise waiting for a CPU
 ROWS = 1.1  # times the others' rows, which are more work
-NAMES = {"metrics": "work between its phases", "data_wait": "wait for data"}
+NAMES = {"metrics": "other work", "data_wait": "wait for data"}  # "other" is a bar of the card
 TRY = {  # a line of a card of 79 columns each
     "data_wait": "more DataLoader workers, or faster storage",
     "forward": "compare the rank's device: clock, temperature, programs",
     "loss": "look between forward and backward(): .item(), print",
     "backward": "compare the rank's device: clock, temperature, programs",
     "optimizer": "look from the end of backward() to optimizer.step()",
-    "metrics": "look beside the passes: transforms, logging, callbacks",
+    "metrics": "look around the model's calls: transforms, logging",
     "validation": "validate less often, or on all ranks together",
     "saving": "save less often, or in the background (async_save)",
     "transfer": "larger batches, gradients in bf16, a faster network",
@@ -162,7 +162,7 @@ def _dominant(record: Record) -> Cause | None:
         "saving": "torch.save",
         "validation": "what lies outside the steps, such as validation,",
         "transfer": "averaging gradients",
-        "metrics": "the script's work between the phases of its steps",
+        "metrics": "work outside data, model and optimizer",
     }[kind]
     share = (
         f"{percent(seconds[kind] / elapsed)} of the time ({duration(seconds[kind])} of {duration(elapsed)})"

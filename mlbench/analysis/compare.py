@@ -226,7 +226,7 @@ def _pair(a: Point, b: Point, limit: float | None, *, with_disturbed: bool) -> P
     if {a.source, b.source} != {SOURCE}:
         why = "results that others published were not measured on one machine with ours"
     if why is None and calibration.difference and not _other_machine(a, b):
-        why = f"A's and B's machines were calibrated at {calibration.difference}"
+        why = f"the calibration differs between A and B: {calibration.difference}"
     verdict, why = ("no verdict", why) if why else _verdict(a, b, x, y, paired=paired)
     goal_regression = _goal_regression(a, b)
     if goal_regression and verdict in ("no difference shown", "inconclusive"):

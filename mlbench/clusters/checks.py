@@ -9,13 +9,14 @@ from typing import Literal
 class Check:
     """Something that a run needs, or may need.
 
-    - state: "here"; "absent", which only some runs notice; "fault", with which no run works.
+    - state: "here"; "absent" or "broken", which only some programs
+      need; "fault", with which no run works.
     - detail: the finding, e.g. a version.
     - way: how to install an absent part or to fix a fault.
     """
 
     name: str
-    state: Literal["here", "absent", "fault"]
+    state: Literal["here", "absent", "broken", "fault"]
     detail: str
     way: str = ""
 

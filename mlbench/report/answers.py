@@ -75,10 +75,10 @@ def _time(group: Group, ours: Sequence[ScalingCurve]) -> str:
     within = ""
     if time.low is not None and time.high is not None:
         end = duration(time.high) if math.isfinite(time.high) else "no upper end"
-        within = f", {100 * LEVEL:.0f} % interval {duration(time.low)} to {end}"
+        within = f", {100 * max_coverage(time.n):.0f} % interval {duration(time.low)} to {end}"
     which = f"{curve.prefix}{counted(best.point.workers, 'worker')}"
     repeats = f"median of {counted(time.n, 'run')}" if time.n > 1 else "a single run"
-    sentence = f"Fastest to {group.goal} is {which} in {duration(time.value)} ({repeats}{within})"
+    sentence = f"Fastest to {group.target} is {which} in {duration(time.value)} ({repeats}{within})"
     slower = _slower_points(group.compared)
     clause = _against_one(best, curve.speedups, slower)
     return f"{sentence}{clause}{_against_others(curve, best, allowed, slower)}{scaling}."
@@ -99,7 +99,7 @@ def _is_only_disturbed(point: Point) -> bool:
 
 def _unanswered(group: Group) -> str:
     """Return why no point is called the fastest and, if other load is the reason, what to do."""
-    without = f"No point reached {group.goal} in more than half of its runs"
+    without = f"No point reached {group.target} in more than half of its runs"
     reached = [point for curve in group.own for point in curve.points if point.median_s < math.inf]
     if not reached:
         return f"{without}."
@@ -111,9 +111,9 @@ def _unanswered(group: Group) -> str:
     study = least.records[0].experiment.study
     these = f"results show study:{study}" if study else "results plot"
     return (
-        f"No point is called the fastest to {group.goal}, as {of(disturbed, runs)} were disturbed. The least "
-        f"median is that of {counted(least.workers, 'worker')}, {duration(least.median_s)}. Measure more "
-        "repeats on a quiet machine, which then count alone, or compare these: "
+        f"No point is called the fastest to {group.target}, as {of(disturbed, runs)} were disturbed. "
+        f"The lowest median is that of {counted(least.workers, 'worker')}, {duration(least.median_s)}. "
+        "Measure more repeats on a quiet machine, which then count alone, or compare these: "
         f"mlbench {these} --with-disturbed."
     )
 

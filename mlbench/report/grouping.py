@@ -11,6 +11,7 @@ from mlbench.analysis import compare, stragglers
 from mlbench.analysis.points import SOURCE, Point, points
 from mlbench.analysis.speedup import Speedup, scaling_curves, speedups
 from mlbench.config.goal import Goal
+from mlbench.record import format
 from mlbench.record.attempts import History
 from mlbench.record.format import counted
 from mlbench.record.record import Record
@@ -93,6 +94,14 @@ class Group:
         return [record for point in self.points for record in point.records]
 
     @property
+    def target(self) -> str:
+        """The goal with its unit, such as accuracy >= 89 %, or "" without one."""
+        if self.goal is None:
+            return ""
+        unit = self.points[0].records[0].experiment.task.metric_unit
+        return f"{self.goal.metric} {format.target(self.goal, unit)}"
+
+    @property
     def network(self) -> str:
         """The emulated networks in words, or "" for the machines' real one."""
         names = dict.fromkeys(point.network for point in self.points if point.emulated)
@@ -102,7 +111,7 @@ class Group:
     def title(self) -> str:
         """What distinguishes the group from the others of a study. An emulated network is always named."""
         first = ", ".join(filter(None, (self.task, self.scale, self.differences)))
-        return f"{first}: {self.goal}" if self.goal else first
+        return f"{first}: {self.target}" if self.goal else first
 
     @property
     def differences(self) -> str:
@@ -113,7 +122,7 @@ class Group:
     def heading(self) -> str:
         """The title above an answer, which also names a missing goal."""
         what = ", ".join(filter(None, (f"{self.task} {self.scale}", self._data)))
-        return ", ".join(filter(None, (what, f"goal {self.goal or 'none'}", self.network)))
+        return ", ".join(filter(None, (what, f"goal {self.target or 'none'}", self.network)))
 
     @property
     def _data(self) -> str:
@@ -125,7 +134,7 @@ class Group:
         hardware = dict.fromkeys(point.hardware for point in self.points)
         repeats = sorted({point.n for point in self.points})
         n = f"{repeats[0]} to {repeats[-1]}" if len(repeats) > 1 else f"{repeats[0]}"
-        goal = f", {self.goal}" if self.goal else ""
+        goal = f", {self.target}" if self.goal else ""
         data = " ".join(filter(None, (self.dataset, self.other_data)))
         network = f", {self.network}" if self.network else ""
         first = f"{self.task}, {self.scale}{goal}, hardware {', '.join(hardware)}{network}"

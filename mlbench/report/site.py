@@ -240,7 +240,7 @@ def _least(name: str, quantity: str, some: Sequence[tuple[str, LeaderboardEntry,
         return ""
     (_, entry, least), *others = sorted(some, key=lambda one: one[2].value)
     near = [label for label, _, value in others if (value.low or 0) <= (least.high or math.inf)]
-    first = f"Least median {quantity}" if near else name
+    first = f"Lowest median {quantity}" if near else name
     text = f"{first}: {entry.entity}, {leaderboard.numbers(entry)} ({entry.tier})."
     return text + (f" The intervals do not separate it from {' and '.join(near)}." if near else "")
 

@@ -172,7 +172,8 @@ def _serve(command: Sequence[str], address: str) -> int:
     try:
         with signals.interruptible():
             with signals.deferred():
-                server = subprocess.Popen(command, process_group=0)
+                quiet = {"PYTHONWARNINGS": "ignore", **os.environ}  # deprecations within MLflow
+                server = subprocess.Popen(command, process_group=0, env=quiet)
             say(address)
             return FAILED if server.wait() else OK
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from mlbench.analysis import compare, select
+from mlbench.analysis.bootstrap import max_coverage
 from mlbench.analysis.points import MedianEstimate, Point, estimate, points
 from mlbench.config.errors import ResultError, UserError
 from mlbench.record import attempts, format, run_folders, study
@@ -35,7 +36,8 @@ def _fastest(group: Sequence[Point], fields: Sequence[str]) -> str:
     spread = "one run"
     if time.low is not None and time.high is not None:
         high = "never" if math.isinf(time.high) else format.duration(time.high)
-        spread = f"{time.n} runs, 95 % interval {format.duration(time.low)} to {high}"
+        level = f"{100 * max_coverage(time.n):.0f} % interval"
+        spread = f"{time.n} runs, {level} {format.duration(time.low)} to {high}"
     shared = ", on CPUs that the workers share" if best.oversubscribed else ""
     return f"{setting}: {format.duration(time.value)} to the goal ({spread}{shared})"
 

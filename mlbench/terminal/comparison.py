@@ -124,10 +124,10 @@ def _order(pair: PointPair) -> str | None:
     order, runs = pair.order, pair.a.n + pair.b.n
     if order is None or runs < 3:
         return None
-    blocks = f"{order.blocks} blocks of {runs} runs"
+    changes = f"{format.counted(order.blocks - 1, 'change')} of side in {runs} runs"
     if order.interleaved:
-        return f"order: A and B were interleaved ({blocks})"
-    how = f"{order.first} before {'BA'['AB'.index(order.first)]}" if order.blocks == 2 else blocks
+        return f"order: A and B were interleaved ({changes})"
+    how = f"{order.first} before {'BA'['AB'.index(order.first)]}" if order.blocks == 2 else changes
     return f"order: not interleaved, {how}: a change of the machine would look the same"
 
 

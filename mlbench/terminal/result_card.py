@@ -3,7 +3,6 @@
 import math
 import re
 import textwrap
-from collections import defaultdict
 from itertools import zip_longest
 from pathlib import Path
 
@@ -38,13 +37,12 @@ COSTS = {
     "cost/wall_usd": "for the whole command",
     "cost/cluster_usd": "for the whole cluster",
 }
-COLUMNS = (
-    ("data_wait", "train_step", "forward", "loss", "backward"),
-    ("wait", "transfer", "optimizer", "other"),
-)
+PHASES = ("data_wait", "train_step", "forward", "loss", "backward", "wait", "transfer", "optimizer", "other")
 JOINED = {"loss": "forward", "metrics": "optimizer"}  # short phases are added to their neighbours
-LARGE = 0.1  # of a step: such a phase has its bar on every card
-LONG = 0.03  # of a step: what a script does between its steps is "other" from here on
+COMMAND = re.compile(r"\bmlbench (?:run|sweep|results|predict|data|cluster)(?: [\w:.=/-]+)+")
+LARGE = 0.1  # of a step: the loss has a bar of its own from here on
+SMALL = 0.05  # of a step: shorter phases share the bar "rest"
+NOTHING = 0.005  # of a step: what 0 % would be printed for
 OUTSIDE = 0.01  # of the time: what lies outside a script's steps has a line from here on
 
 
@@ -89,7 +87,10 @@ def advice(record: Record) -> str | None:
     if cause is not None:
         return cause.next_step
     if _is_script(record) and record.status == "goal_not_reached":
-        return "Train for longer. goal=NUMBER sets another goal."
+        values = [validation.metrics.get(record.experiment.task.metric) for validation in record.validations]
+        rising = bool(values) and values[-1] == record.best
+        first = "Train for longer" if rising else "Its last value is not its best, so more steps may not help"
+        return f"{first}. goal=NUMBER sets another goal."
     epochs = format.counted(getattr(record.experiment.task, "epochs", 0), "epoch")
     return {
         "goal_not_reached": f"The recipe ends at {epochs}. Another seed may reach the goal. goal=light or "
@@ -110,7 +111,10 @@ def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
     ranked = [(0.0, line) for line in heading(record, lines if record.error else _cut(lines, width))]
     ranked += [(1, line) for line in doubts(record, width)]
     run = wrapped(_what(record), width - LABEL)
-    ranked += [(3 if number else 2, _row("" if number else "run", line)) for number, line in enumerate(run)]
+    known = 0.4 if _is_script(record) else 0.0  # who measures a script knows what ran
+    ranked += [
+        (3 if number else 2 + known, _row("" if number else "run", line)) for number, line in enumerate(run)
+    ]
     label, why = reason(record)
     message = wrapped(why or "", width - LABEL)
     ranked += [(2, _row("" if number else label, line)) for number, line in enumerate(message)]
@@ -128,7 +132,7 @@ def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
         ranked.append((3, _row("outside steps", outside)))
     if price := _cost(record):
         ranked.append((2 if record.cost else 6, _row("cost", price)))
-    ranked += _bars(record, width, "#" if ascii_only else "━")
+    ranked += [(2.3, line) for line in _bars(record, width, "#" if ascii_only else "━")]
     ranked.append((0, _row("all numbers", next_steps.full(record, folder))))
     again = next_steps.again(record) if record.source == "mlbench" else ""
     if again and len(again) + LABEL <= width:
@@ -181,8 +185,9 @@ def _lightness(caveat: str) -> int:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return text as lines, none of which parts a number from its unit or breaks a path to copy."""
+    """Return text as lines, none of which parts a number from its unit, a path or a command of mlbench."""
     glued = re.sub(r"(?<=\d) (?=(?:%|us|ms|s|min|h|d|USD)(?![\w/]))", "\N{NO-BREAK SPACE}", text)
+    glued = COMMAND.sub(lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), glued)
     lines = textwrap.wrap(glued, width, break_on_hyphens=False, break_long_words=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
@@ -241,10 +246,10 @@ def _time(record: Record, width: int) -> str:
     if "seconds_per_epoch" in texts:
         parts.append(f"{texts['epochs']} of {texts['seconds_per_epoch']}")
     parts += [texts[name] for name in ("samples_per_s", "tokens_per_s") if name in texts]
-    parts.append(f"command {texts['wall']}")
-    while len(", ".join(parts)) > width and len(parts) > 1:
+    command = f"command {texts['wall']}"
+    while parts and len(", ".join([*parts, command])) > width:
         parts.pop()
-    return ", ".join(parts)
+    return ", ".join([*parts, command])
 
 
 def _warm_up(record: Record) -> str | None:
@@ -257,7 +262,8 @@ def _warm_up(record: Record) -> str | None:
     observed = " (observed for FLOP)" if record.warm_up.observation_s > half else ""
     why = " (compilation)" if record.warm_up.compilation_s > half else observed
     steps = format.counted(record.warm_up.steps, "step")
-    return f"{format.duration(record.warm_up.seconds)}, {steps}{why}, in no rate and no phase"
+    counted = ", but in the time to the goal" if record.time_to_accuracy is not None else ""
+    return f"{format.duration(record.warm_up.seconds)}, {steps}{why}, in no rate and no phase{counted}"
 
 
 def _outside(record: Record) -> str | None:
@@ -299,25 +305,22 @@ def _cost(record: Record) -> str | None:
     return ", ".join([*parts, f"prices of {record.cost.date}{other}"])
 
 
-def _bars(record: Record, width: int, mark: str) -> list[tuple[float, Text]]:
-    """Return the phases of a step as shares of it, the mean over the ranks, in two columns.
-
-    A line of long phases goes after most others, one of short phases before them.
-    """
-    shares: defaultdict[str, float] = defaultdict(float)
+def _bars(record: Record, width: int, mark: str) -> list[Text]:
+    """Return the phases of a step as shares of it, the mean over the ranks, which sum to 100 %."""
+    shares = dict.fromkeys(PHASES, 0.0)
     for name, share in fields.shares(record, record.phases).items():
-        if name == "metrics" and _is_script(record) and share.mean >= LONG:
+        if name == "metrics" and _is_script(record):
             name = "other"
         elif name != "loss" or share.mean < LARGE:
             name = JOINED.get(name, name)
         shares[name] += share.mean
-    columns = [[name for name in names if shares[name]] for names in COLUMNS]
-    lines = [list(filter(None, names)) for names in zip_longest(*columns)]
-    longest = [max(shares[name] for name in names) for names in lines]
-    texts = ["   ".join(_bar(name, shares[name], mark) for name in names)[:width] for names in lines]
-    return [
-        (2.5 if share >= LARGE else 6 - share, Text(text)) for share, text in zip(longest, texts, strict=True)
-    ]
+    short = [name for name, share in shares.items() if share < SMALL]
+    rest = math.fsum(shares.pop(name) for name in short)
+    shares |= {"rest": rest} if rest >= NOTHING else {}
+    bars = [_bar(name, share, mark) for name, share in shares.items()]
+    if width < WIDTH:
+        return [Text(bar) for bar in bars]
+    return [Text("   ".join(filter(None, pair))) for pair in zip_longest(bars[::2], bars[1::2])]
 
 
 def _bar(name: str, share: float, mark: str) -> str:

@@ -25,9 +25,8 @@ from mlbench.terminal.result_card import WIDTH, wrapped
 if TYPE_CHECKING:
     from mlbench.report import grouping
 
-INTERVAL = " (95 % interval)"
 ANSWERS: dict[str, str] = dict.fromkeys(("curve", "workers", "goal reached"), "")
-ANSWERS |= dict.fromkeys(("time to accuracy", "speed-up"), INTERVAL)
+ANSWERS |= dict.fromkeys(("time to accuracy", "speed-up"), " (interval)")
 ROOM = 8  # lines of a terminal that are left to other things than points
 FEWEST = 4  # points that even a small terminal shows
 
@@ -53,7 +52,7 @@ class PointProgress:
         return format.duration(median(self.times)) if math.isfinite(median(self.times)) else "missed"
 
     def interval(self) -> str:
-        """Return the 95 % interval of the median as text, "" for fewer than two runs."""
+        """Return the interval of the median as text, "" for fewer than two runs (docs/statistics.md)."""
         ends = bootstrap.interval(self.times) if len(self.times) > 1 else None
         if ends is None or math.isinf(ends.low):
             return ""
@@ -167,7 +166,7 @@ class SweepView(View):
 
     def screen(self) -> Group:
         grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for heading in ("point", "done", "median", "95 % interval", "speed-up"):
+        for heading in ("point", "done", "median", "interval", "speed-up"):
             grid.add_column(heading, overflow="ellipsis", no_wrap=True)
         room = max(FEWEST, self.console.height - ROOM)
         running = _point(self._running)

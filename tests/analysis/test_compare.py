@@ -440,9 +440,13 @@ def test_it_says_whether_the_sides_took_turns(sides: str, order: tuple[str, int,
     assert only(compared).order == comparison.Order(*order)
     (line,) = [line for line in shown.text(compared, limit=None).splitlines() if line.startswith("order")]
     if order[2]:
-        assert f"interleaved ({order[1]} blocks of {len(sides)} runs)" in line
+        assert f"interleaved ({order[1] - 1} changes of side in {len(sides)} runs)" in line
     else:
-        how = {"A": "A before B", "B": "B before A"}[order[0]] if order[1] == 2 else "3 blocks of 6 runs"
+        how = (
+            {"A": "A before B", "B": "B before A"}[order[0]]
+            if order[1] == 2
+            else "2 changes of side in 6 runs"
+        )
         assert line.startswith(f"order: not interleaved, {how}")
 
 

@@ -67,8 +67,8 @@ def test_a_long_loss_has_a_bar_of_its_own_and_a_short_one_is_in_forward(share):
     text = "\n".join(
         short(record(phases={name: RankStats.of([each, each]) for name, each in shares.items()}))
     )
-    assert (re.search(r"^loss +#", text, re.MULTILINE) is not None) == (share == 0.4)
-    assert re.search(rf"^forward .* {50 if share < 0.1 else 10} %", text, re.MULTILINE)
+    assert (re.search(r"loss +#", text) is not None) == (share == 0.4)
+    assert re.search(rf"forward .* {50 if share < 0.1 else 10} %", text)
 
 
 def test_what_to_try_stays_on_the_card_of_a_late_rank_before_its_bars(monkeypatch):
@@ -192,15 +192,17 @@ def short(run: Any) -> list[str]:
     return [line.plain for line in lines]
 
 
-@pytest.mark.parametrize(("seconds", "apart"), [(1.0, False), (1.3, True)])
+@pytest.mark.parametrize(("seconds", "apart"), [(1.9, False), (2.3, True)])
 def test_what_a_script_does_between_its_steps_is_other_unless_it_is_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, *, apart: bool
 ) -> None:
-    """Of 40 s in steps 3 % are 1.2 s; the optimizer takes 1 s."""
+    """Of 40 s in steps 5 % are 2.0 s. Shorter phases are the rest, and all bars sum to 100 %."""
     run = script(tmp_path, monkeypatch)
     phases = run.phases | {"metrics": RankStats.of([seconds]), "forward": RankStats.of([15.1 - seconds])}
-    text = " ".join(" ".join(short(run.model_copy(update={"phases": phases}))).split())
-    assert ("other 3 %" in text) is apart and ("optimizer 3 %" in text or "optimizer 2 %" in text) is apart
+    text = " ".join(short(run.model_copy(update={"phases": phases})))
+    bars = {name: int(share) for name, share in re.findall(r"(\w+) +#* +(\d+) %", text)}
+    assert ("other" in bars) is apart and "optimizer" not in bars and bars["rest"] >= 2
+    assert 98 <= sum(bars.values()) <= 102
     suite = record(phases=phases)
     assert not any("other" in line for line in short(suite))
 
