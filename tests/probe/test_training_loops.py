@@ -1,5 +1,6 @@
 """Training loops of many kinds under a probe in this process, on a clock that their modules move on."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -634,7 +635,10 @@ def test_without_an_optimizer_s_step_a_step_is_a_backward_pass(
     for rows in batches(6, loader=loader):
         step(rows)
     taken = steps(watching, final=True)
-    assert len(taken) == 6 and SPLITTERS[watching].by_passes
+    assert len(taken) == 6
+    # Python 3.13: torch calls a compiled step's optimizer outside of the graph, where it is seen.
+    seen = kind in (a_compiled_optimizer, a_compiled_step) and sys.version_info >= (3, 13)
+    assert SPLITTERS[watching].by_passes != seen
     assert all(each.backward > 0 for each in taken)
     if kind is not a_compiled_step:
         assert [each.rows for each in taken] == [8] * 6 and all(each.forward > 0 for each in taken)
