@@ -349,7 +349,7 @@ FIELDS = (
     Field("mlbench", row="mlbench", tag=True, page=True),
     Field("git", lambda r: _git(r.software.git), row="mlbench", text="commit {}", page=True),
     Field("script_git", lambda r: _git(r.software.script_git), row="script", text="commit {}", page=True),
-    Field("data_hash", row="prepared data (SHA-256)", page=True),
+    Field("data_hash", row="prepared data (hash)", page=True),
     Field("error", tag=True),
     Field("restarts", lambda r: len(r.restarts), tag=True),
     Field("deviations", lambda r: list(map(str, r.deviations)), row="deviation"),

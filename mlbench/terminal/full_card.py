@@ -16,6 +16,7 @@ from mlbench.terminal.result_card import (
     advice,
     heading,
     reason,
+    unofficial,
     unpriced,
     verdict,
     wrapped,
@@ -64,8 +65,7 @@ def rows(record: Record) -> Rows:
 def _sentences(record: Record) -> Rows:
     """Return the rows of fields that are lists of sentences. A run without a result is not unofficial."""
     lists = {field.row: field.value(record) for field in fields.FIELDS if field.row}
-    if record.status in NO_RESULT:
-        lists["not official"] = []
+    lists["not official"] = [] if record.status in NO_RESULT else unofficial(record)
     return [(row, text) for row, texts in lists.items() if isinstance(texts, list) for text in texts]
 
 

@@ -168,15 +168,19 @@ def doubts(record: Record, width: int) -> list[Text]:
         sentences.append(f"copied: it was recorded in {record.recorded_in}")
     sentences += record.warnings[:1]
     serious = bool(sentences)
-    shown = {f"caveat: {caveat}" for caveat in record.caveats} | {
-        f"deviation: {deviation}" for deviation in record.deviations
-    }
-    reasons = [reason for reason in record.official_reasons if reason not in shown]
+    reasons = unofficial(record)
     if reasons and record.status not in NO_RESULT and record.experiment.scale == "official":
         sentences.append(f"not official: {'; '.join(reasons)}")
     text = wrapped("; ".join(format.printable(sentence) for sentence in sentences), width - 2)
     lines = [f"{'  ' if number else '! '}{line}" for number, line in enumerate(text)]
     return [Text(line, style="yellow" if serious else "dim") for line in _cut(lines, width)]
+
+
+def unofficial(record: Record) -> list[str]:
+    """Return why a run is not official, without its caveats and deviations, which have lines of their own."""
+    shown = {f"caveat: {caveat}" for caveat in record.caveats}
+    shown |= {f"deviation: {deviation}" for deviation in record.deviations}
+    return [reason for reason in record.official_reasons if reason not in shown]
 
 
 def _lightness(caveat: str) -> int:
