@@ -131,7 +131,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print how many blocks of the documentation the tier of use has typed."""
+    """Print how many blocks of the documentation were typed, and which tests may need the mark slow."""
+    for report in terminalreporter.getreports("passed"):
+        for used_s in (value for name, value in report.user_properties if name == CPU_S):
+            if report.when == "call":
+                terminalreporter.write_line(f"{report.nodeid} took {used_s} s of CPU time: is it slow?")
     if config.option.markexpr == "use":
         from doc_pages import counts
 
@@ -207,14 +211,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     marks = map(item.get_closest_marker, ("slow", "use", "gpu"))
     if used_s > QUICK_CPU_S and not any(marks):
         item.user_properties.append((CPU_S, f"{used_s:.1f}"))
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """List the tests that may need the mark slow."""
-    for report in terminalreporter.getreports("passed"):
-        for used_s in (value for name, value in report.user_properties if name == CPU_S):
-            if report.when == "call":
-                terminalreporter.line(f"{report.nodeid}: {used_s} s of CPU time, mark it slow if it is often so")
 
 
 @pytest.fixture(autouse=True)

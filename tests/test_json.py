@@ -18,9 +18,9 @@ from mlbench.studies.duel_answer import Answer
 SCHEMAS = ROOT / "docs" / "schemas"
 SAMPLE = f"output_root={ROOT}/notebooks/sample"
 ANSWERS = {
-    "record.json": "results show 77f6e53a --json",
+    "record.json": "results show 69544d95 --json",
     "list.json": "results list --json",
-    "why.json": "results why 77f6e53a wait --json",
+    "why.json": "results why 69544d95 wait --json",
     "predict.json": "predict published:gnmt workers=1,2 --json",
 }
 

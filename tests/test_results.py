@@ -90,7 +90,7 @@ def test_an_answer_says_which_records_it_lacks(
     command: str, lacks: bool, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = sample.copy(tmp_path / "there")
-    broken = next(root.glob("*-logreg-w1-21daaa90/record.json"))
+    broken = next(root.glob("*-logreg-w1-25fca81f/record.json"))
     broken.write_text(broken.read_text()[:100])
     monkeypatch.chdir(tmp_path)
     name, *arguments = command.format(tmp=tmp_path).split()
@@ -99,7 +99,7 @@ def test_an_answer_says_which_records_it_lacks(
     said = capsys.readouterr().err.splitlines()
     way = f"mlbench results sync output_root={root} makes it again"
     assert any(line.startswith(f"{broken} is damaged ({way}") for line in said)
-    assert any("1 of 12 planned runs" in line for line in said) == lacks
+    assert any("1 of 24 planned runs" in line for line in said) == lacks
 
 
 def test_list_names_the_runs_that_have_no_record(root: Path, capsys: Any) -> None:

@@ -1,37 +1,27 @@
-"""Draws the pictures of README.md in docs/images: `python tools/readme_picture.py`.
+"""Draws the picture of README.md, docs/images/workers.svg: `python tools/readme_picture.py`.
 
-`card-80x24.svg` is the card of a run of notebooks/sample on a terminal of 80 columns. In `workers.svg`
-marks are the runs of GNMT that MLBench published (mlbench/analysis/tables/mlbench-2021-runs.csv), on nodes
+Marks are the runs of GNMT that MLBench published (mlbench/analysis/tables/mlbench-2021-runs.csv), on nodes
 with one T4 each and at their price of that day; lines and bands are what `mlbench predict
 published:gnmt` prints.
 """
 
-import io
-import math
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 import vl_convert
-from rich.console import Console
 
 from mlbench.analysis import marks
-from mlbench.config.store_uri import default_store
 from mlbench.plugins.prediction import forecast, model, published_runs, source
 from mlbench.plugins.prediction.forecast import PredictedInterval
 from mlbench.plugins.prediction.model import Measurements
-from mlbench.record import cost, reader
+from mlbench.record import cost
 from mlbench.record.format import duration, usd
 from mlbench.report import render
 from mlbench.report.charts.phases import stacked
-from mlbench.terminal import result_card
 
-ROOT = Path(__file__).parents[1]
-PICTURE = ROOT / "docs" / "images" / "workers.svg"
-CARD, SAMPLE = ROOT / "docs" / "images" / "card-80x24.svg", ROOT / "notebooks" / "sample"
-FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # from another host, which no picture of a page loads
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "workers.svg"
 TASK = "gnmt"
 MOST_WORKERS = 32  # twice what was measured
 WIDTH, HEIGHT = 236, 220  # pixels of the axes of each chart
@@ -135,20 +125,5 @@ def svg() -> str:
     return vl_convert.vegalite_to_svg(whole.to_dict())
 
 
-def card() -> str:
-    """Return the card of the sample's fastest run of resnet20 on two workers, as it was printed then."""
-    records = [reader.load(path) for path in SAMPLE.glob("*-resnet20-w2-*/record.json")]
-    fastest = min(records, key=lambda record: record.time_to_accuracy or math.inf)
-    record = fastest.model_copy(update={"recorded_in": None})
-    folder, store = Path("runs") / record.run_id, default_store(Path("runs"))
-    console = Console(record=True, width=80, file=io.StringIO(), force_terminal=True)
-    lines = result_card.short(record, folder=folder, width=80, tracking_uri=store, ascii_only=False)
-    console.print(*lines, sep="\n", highlight=False)
-    return FONT.sub(
-        "", console.export_svg(title="mlbench run task=resnet20 workers=2", unique_id="card-80x24")
-    )
-
-
 if __name__ == "__main__":
-    CARD.write_text(card(), "utf-8")
     PICTURE.write_text(svg() + "\n", "utf-8")

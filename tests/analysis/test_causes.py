@@ -76,7 +76,7 @@ TURNS: Extra = {(step % RANKS, step): {"forward": 20.0} for step in range(STEPS)
         (every((2,), backward=15.0), "backward", (2,), "always", "backward is 15"),
         (every((2,), optimizer=15.0), "optimizer", (2,), "always", "optimizer is 15"),
         (every((2,), range(7, 60, 10), optimizer=200.0), "optimizer", (2,), "bursts", "in 6 of 60"),
-        (every((0,), metrics=15.0), "metrics", (0,), "always", "between its phases is 15"),
+        (every((0,), metrics=15.0), "metrics", (0,), "always", "other work is 15"),
         (every((1,), range(7, 60, 10), forward=200.0), "forward", (1,), "bursts", "in 6 of 60 steps"),
         (
             every((0,), range(7, 60, 10), metrics=200.0, saved=200.0),

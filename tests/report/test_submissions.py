@@ -57,7 +57,7 @@ def test_a_whole_submission_is_accepted_without_a_store_and_nothing_is_written(t
     assert (
         point["time_to_accuracy_s"] == 9.0 and point["cost_usd"] == pytest.approx(0.09) and point["rank"] == 1
     )
-    section = "logreg, mini: accuracy >= 85, epsilon_like; open division; CPU, one node; mlbench "
+    section = "logreg, mini: accuracy >= 85 %, epsilon_like; open division; CPU, one node; mlbench "
     assert point["section"] == section + comparable(mlbench.__version__)
     shutil.rmtree(tmp_path / "empty")
     assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before

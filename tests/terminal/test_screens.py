@@ -12,8 +12,8 @@ from conftest import ROOT
 from rich.text import Text
 
 SCREENS = {
-    "card": ["show", "resnet20-w2-77f6e53a"],
-    "list": ["list"],
+    "card": ["show", "resnet20-w2-69544d95"],
+    "list": ["list", "last=12"],
     "compare": ["compare", "workers=1", "workers=2", "task=resnet20"],
 }
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
