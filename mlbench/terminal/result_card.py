@@ -311,7 +311,7 @@ def _cost(record: Record) -> str | None:
 
 def _bars(record: Record, width: int, mark: str) -> list[Text]:
     """Return the phases of a step as shares of it, the mean over the ranks, which sum to 100 %."""
-    shares = dict.fromkeys(PHASES, 0.0)
+    shares: dict[str, float] = dict.fromkeys(PHASES, 0.0)
     for name, share in fields.shares(record, record.phases).items():
         if name == "metrics" and _is_script(record):
             name = "other"
