@@ -111,9 +111,9 @@ def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
     ranked = [(0.0, line) for line in heading(record, lines if record.error else _cut(lines, width))]
     ranked += [(1, line) for line in doubts(record, width)]
     run = wrapped(_what(record), width - LABEL)
-    known = 0.4 if _is_script(record) else 0.0  # who measures a script knows what ran
+    rank_of_run = 2.4 if _is_script(record) else 2  # who measures a script knows what ran
     ranked += [
-        (3 if number else 2 + known, _row("" if number else "run", line)) for number, line in enumerate(run)
+        (3 if number else rank_of_run, _row("" if number else "run", line)) for number, line in enumerate(run)
     ]
     label, why = reason(record)
     message = wrapped(why or "", width - LABEL)
@@ -237,7 +237,7 @@ def _what(record: Record) -> str:
 
 
 def _time(record: Record, width: int) -> str:
-    """Return time, epochs, throughput and the whole command's time, as many of them as fit."""
+    """Return time, throughput, the whole command's time and epochs, as many of them as fit."""
     texts, parts = fields.texts(record), []
     if record.time_to_accuracy is not None:
         parts.append(f"{texts['time_to_accuracy']} to the goal")
@@ -247,13 +247,13 @@ def _time(record: Record, width: int) -> str:
             steady = record.samples - (record.warm_up.samples if record.warm_up else 0)
             trained = format.duration(steady / record.samples_per_s)
         parts.append(f"{trained} trained{', goal not reached' if record.goal else ''}")
+    parts += [texts[name] for name in ("samples_per_s", "tokens_per_s") if name in texts]
+    parts.append(f"command {texts['wall']}")
     if "seconds_per_epoch" in texts:
         parts.append(f"{texts['epochs']} of {texts['seconds_per_epoch']}")
-    parts += [texts[name] for name in ("samples_per_s", "tokens_per_s") if name in texts]
-    command = f"command {texts['wall']}"
-    while parts and len(", ".join([*parts, command])) > width:
+    while len(", ".join(parts)) > width and len(parts) > 1:
         parts.pop()
-    return ", ".join([*parts, command])
+    return ", ".join(parts)
 
 
 def _warm_up(record: Record) -> str | None:
