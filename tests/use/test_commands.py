@@ -88,9 +88,9 @@ def test_runs_are_plotted_published_and_predicted_from(runs: Place) -> None:
 def test_runs_are_exported_imported_uploaded_verified_and_deleted(runs: Place, place: Place) -> None:
     runs.type("mlbench results export task=logreg workers=1 to=zips")
     zips = [*(runs.folder / "zips").glob("*.zip")]
-    assert len(zips) == 3
+    assert len(zips) == 6
     runs.type("mlbench results import zips output_root=elsewhere")
-    assert len(json.loads(runs.type("mlbench results list output_root=elsewhere --json").stdout)) == 3
+    assert len(json.loads(runs.type("mlbench results list output_root=elsewhere --json").stdout)) == 6
     runs.type("mlbench results verify", codes=[0, 1])  # of the sample's logs a part has been thinned out
     assert runs.type("mlbench results sync output_root=elsewhere").code == 0
     runs.type("mlbench results delete task=logreg output_root=elsewhere --yes")
