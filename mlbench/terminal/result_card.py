@@ -41,8 +41,8 @@ PHASES = ("data_wait", "train_step", "forward", "loss", "backward", "wait", "tra
 JOINED = {"loss": "forward", "metrics": "optimizer"}  # short phases are added to their neighbours
 COMMAND = re.compile(r"\bmlbench (?:run|sweep|results|predict|data|cluster)(?: [\w:.=/-]+)+")
 LARGE = 0.1  # of a step: the loss has a bar of its own from here on
-SMALL = 0.05  # of a step: shorter phases share the bar "rest"
-NOTHING = 0.005  # of a step: what 0 % would be printed for
+SMALL = 0.05  # of a step: shorter phases share a line
+NOTHING = 0.005  # of a step: shorter ones are left out
 OUTSIDE = 0.01  # of the time: what lies outside a script's steps has a line from here on
 
 
@@ -318,13 +318,13 @@ def _bars(record: Record, width: int, mark: str) -> list[Text]:
         elif name != "loss" or share.mean < LARGE:
             name = JOINED.get(name, name)
         shares[name] += share.mean
-    short = [name for name, share in shares.items() if share < SMALL]
-    rest = math.fsum(shares.pop(name) for name in short)
-    shares |= {"rest": rest} if rest >= NOTHING else {}
-    bars = [_bar(name, share, mark) for name, share in shares.items()]
-    if width < WIDTH:
-        return [Text(bar) for bar in bars]
-    return [Text("   ".join(filter(None, pair))) for pair in zip_longest(bars[::2], bars[1::2])]
+    bars = [_bar(name, share, mark) for name, share in shares.items() if share >= SMALL]
+    pairs = zip_longest(bars[::2], bars[1::2]) if width >= WIDTH else ((bar,) for bar in bars)
+    short = {name: share for name, share in shares.items() if NOTHING <= share < SMALL}
+    texts = [f"{name} {format.percent(share)}" for name, share in short.items()]
+    lines = wrapped(", ".join(texts), width - LABEL)
+    rest = [_row("" if number else "short phases", line) for number, line in enumerate(lines)]
+    return [*(Text("   ".join(filter(None, pair))) for pair in pairs), *rest]
 
 
 def _bar(name: str, share: float, mark: str) -> str:

@@ -75,10 +75,8 @@ PRICED = {
 def test_phases_are_bars_whose_lengths_are_their_shares():
     text = "\n".join(card(record()))
     assert re.search(r"forward +##### +39 %", text) and re.search(r"backward +###### +45 %", text)
-    assert re.search(r"^rest +# +8 %|^wait +# +5 %", text, re.MULTILINE) and re.search(
-        r"transfer +# +8 %", text
-    )
-    assert "data_wait" not in text
+    assert re.search(r"[^_]wait +# +5 %", text) and re.search(r"transfer +# +8 %", text)
+    assert re.search(r"^short phases +data_wait 1.\d %, optimizer 2.8 %$", text, re.MULTILINE)
     alone = {"forward": RankStats.of([1.0]), "backward": RankStats.of([3.0])}
     assert "transfer" not in "".join(card(record("workers=1", workers=1, phases=alone)))
 
