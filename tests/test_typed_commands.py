@@ -170,7 +170,7 @@ def test_a_ray_that_runs_already_is_joined_and_not_started(monkeypatch):
 
 
 def test_a_label_never_runs_into_its_text():
-    """As "prepared data (SHA-256)" did into the hash."""
+    """As "prepared data (hash)" would into the hash."""
     measured = record(data_hash="d" * 64)
     lines = [line.plain for line in full_card.full(measured)]
     labels = [label for label, _ in full_card.rows(measured)]

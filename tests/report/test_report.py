@@ -111,7 +111,7 @@ def test_emulated_networks_are_named_wherever_a_result_stands() -> None:
     ]
     grouped = grouping.groups([*studies.study(workers=(2, 4), repeats=3), *emulated])
     name = "emulated network 1 Gbit/s and 1 ms"
-    goal = "top1_accuracy >= 95"
+    goal = "top1_accuracy >= 95 %"
     assert [group.title for group in grouped] == [
         f"resnet20, mini: {goal}",
         f"resnet20, mini, {name}: {goal}",
@@ -493,7 +493,7 @@ def test_planned_runs_without_a_record_are_told(records: list[Record]) -> None:
 
 def test_provenance_tells_once_what_the_runs_share(records: list[Record]) -> None:
     rows = dict(provenance_section.provenance(records))
-    assert rows["prepared data (SHA-256)"] == ["d" * 64]
+    assert rows["prepared data (hash)"] == ["d" * 64]
     assert len(rows["hardware profile"]) == 1 and "T4" in rows["hardware profile"][0]
     assert "USD per hour" in rows["price"][0] and rows["not official"] == ["scale=mini"]
 
