@@ -31,7 +31,7 @@ _CALLED = {"run": "mlbench.api.runs", "sweep": "mlbench.api.studies", "predict":
 __all__ = [*_HOMES, *_CALLED, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 # Results of one Major.Minor are comparable with each other (RULES.md, rule R9).
-__version__ = "0.3.0"
+__version__ = "0.4.0.dev0"
 
 
 class _Command(ModuleType):
