@@ -80,7 +80,8 @@ def answer(contest: Contest) -> Answer:
 def sentence(quantity: Quantity, verdict: duel.Verdict | None, *, margin: float, pairs: int) -> str:
     """Return the answer in one sentence."""
     if verdict is None:
-        return f"Not decided: {format.counted(pairs, 'pair')} counted, and {duel.LOOKS[0]} are needed."
+        counted = f"{format.counted(pairs, 'pair')} counted, and {duel.LOOKS[0]} are needed"
+        return f"Not decided: {counted} (a longer max_time= adds some)."
     how = _difference(quantity, verdict)
     count = format.counted(verdict.pairs, "pair")
     if verdict.decision == "same":

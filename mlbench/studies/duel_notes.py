@@ -86,7 +86,8 @@ def _machine(contest: Contest, runs: Sequence[Sequence[Run]]) -> Iterator[str]:
     out, pairs = contest.left_out(), format.counted(len(contest.pairs()), "pair")
     if out:
         a, b = (sum(bool(run.record.disturbances) for run in side) for side in runs)
-        yield f"{len(out)} of {pairs} left out: other processes disturbed A in {a} runs and B in {b}"
+        why = f"other processes disturbed A in {a} runs and B in {b} (--with-disturbed counts them)"
+        yield f"{len(out)} of {pairs} left out: {why}"
     logs = [math.log(a * b) / 2 for a, b, *_ in contest.counted()]
     if len(logs) > 4:
         from scipy import stats
