@@ -41,6 +41,7 @@ PHASES = ("data_wait", "train_step", "forward", "loss", "backward", "wait", "tra
 JOINED = {"loss": "forward", "metrics": "optimizer"}  # short phases are added to their neighbours
 COMMAND = re.compile(r"\bmlbench (?:run|sweep|results|predict|data|cluster)(?: [\w:.=/-]+)+")
 LARGE = 0.1  # of a step: the loss has a bar of its own from here on
+SHORT = "short phases"  # label of their line
 SMALL = 0.05  # of a step: shorter phases share a line
 NOTHING = 0.005  # of a step: shorter ones are left out
 OUTSIDE = 0.01  # of the time: what lies outside a script's steps has a line from here on
@@ -111,7 +112,7 @@ def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
     ranked = [(0.0, line) for line in heading(record, lines if record.error else _cut(lines, width))]
     ranked += [(1, line) for line in doubts(record, width)]
     run = wrapped(_what(record), width - LABEL)
-    rank_of_run = 2.4 if _is_script(record) else 2  # who measures a script knows what ran
+    rank_of_run = 3.6 if _is_script(record) else 2  # who measures a script knows what ran
     ranked += [
         (3 if number else rank_of_run, _row("" if number else "run", line)) for number, line in enumerate(run)
     ]
@@ -132,7 +133,8 @@ def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
         ranked.append((3, _row("outside steps", outside)))
     if price := _cost(record):
         ranked.append((2 if record.cost else 6, _row("cost", price)))
-    ranked += [(2.3, line) for line in _bars(record, width, "#" if ascii_only else "━")]
+    shown = _bars(record, width, "#" if ascii_only else "━")
+    ranked += [(3.5 if SHORT in line.plain else 2.3, line) for line in shown]
     ranked.append((0, _row("all numbers", next_steps.full(record, folder))))
     again = next_steps.again(record) if record.source == "mlbench" else ""
     if again and len(again) + LABEL <= width:
@@ -323,7 +325,7 @@ def _bars(record: Record, width: int, mark: str) -> list[Text]:
     short = {name: share for name, share in shares.items() if NOTHING <= share < SMALL}
     texts = [f"{name} {format.percent(share)}" for name, share in short.items()]
     lines = wrapped(", ".join(texts), width - LABEL)
-    rest = [_row("" if number else "short phases", line) for number, line in enumerate(lines)]
+    rest = [_row("" if number else SHORT, line) for number, line in enumerate(lines)]
     return [*(Text("   ".join(filter(None, pair))) for pair in pairs), *rest]
 
 
