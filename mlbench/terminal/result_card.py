@@ -179,7 +179,7 @@ def doubts(record: Record, width: int) -> list[Text]:
 
 
 def unofficial(record: Record) -> list[str]:
-    """Return why a run is not official, without its caveats and deviations, which have lines of their own."""
+    """Return why a run is not official, without its caveats and deviations, which the card lists apart."""
     shown = {f"caveat: {caveat}" for caveat in record.caveats}
     shown |= {f"deviation: {deviation}" for deviation in record.deviations}
     return [reason for reason in record.official_reasons if reason not in shown]
