@@ -1,4 +1,4 @@
-"""What the goal costs over the time that it takes, on machines beside each other."""
+"""What the goal costs over the time that it takes, on several machines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -18,7 +18,7 @@ PLACES = 4  # beside a median, where its single runs stand in turn, so that equa
 
 
 def speedup(group: Group) -> alt.LayerChart:
-    """Return speed-up over workers, total and compute-only, beside the ideal line."""
+    """Return speed-up over workers, total and compute-only and the ideal line."""
     rows: list[marks.Row] = []
     apart: list[marks.Row] = []
     looks: dict[str, marks.Look] = {}
@@ -144,7 +144,7 @@ def _medians(series: str, points: Sequence[Point], shift: float, *, top: float) 
 def _single_runs(
     curve: ScalingCurve, name: str, shifts: Sequence[float], *, top: float, missed: bool
 ) -> list[marks.Row]:
-    """Return single runs beside their median."""
+    """Return single runs and their median."""
     ending = ", missed the goal" if missed else ""
     return [
         {
