@@ -150,11 +150,12 @@ def compare(
 def _corrected(pairs: Sequence[PointPair], limit: float | None) -> tuple[PointPair, ...]:
     """Return the pairs with the verdicts that hold for all of them together (`holm`)."""
     tested = [pair for pair in pairs if pair.verdict != "no verdict"]
-    samples = [times(pair.a, pair.b) for pair in tested]
-    two_sided = [
-        2 * min(p_slower(x, y, paired=paired), p_slower(y, x, paired=paired)) for x, y, paired in samples
-    ]
-    above = [2 * p_slower(x, y, 1 + (limit or 0.0), paired=paired) for x, y, paired in samples]
+    two_sided, above = [], []
+    for pair in tested:
+        x, y, paired = times(pair.a, pair.b)
+        factor = _machine_factor(pair.a, pair.b, pair.calibration)
+        two_sided.append(2 * min(p_slower(*sides, factor, paired=paired) for sides in ((x, y), (y, x))))
+        above.append(2 * p_slower(x, y, (1 + (limit or 0.0)) * factor, paired=paired))
     corrected = {}
     for pair, differs, worse in zip(tested, holm(two_sided), holm(above), strict=True):
         changes: dict[str, Any] = {}
@@ -225,15 +226,18 @@ def _pair(a: Point, b: Point, limit: float | None, *, with_disturbed: bool) -> P
     why = None if with_disturbed else _only_disturbed(a, b)
     if {a.source, b.source} != {SOURCE}:
         why = "results that others published were not measured on one machine with ours"
-    if why is None and calibration.difference and not _other_machine(a, b):
-        why = f"the calibration differs between A and B: {calibration.difference}"
-    verdict, why = ("no verdict", why) if why else _verdict(a, b, x, y, paired=paired)
+    factor = _machine_factor(a, b, calibration)
+    verdict, why = ("no verdict", why) if why else _verdict(a, b, x, y, factor, paired=paired)
+    if verdict in ("no difference shown", "inconclusive") and factor > 1:
+        verdict = "no verdict"
+        why = f"the calibration differs between A and B and may be the reason: {calibration.difference}"
     goal_regression = _goal_regression(a, b)
     if goal_regression and verdict in ("no difference shown", "inconclusive"):
         why = f"{goal_regression}: so few runs do not show that this is more than chance"
     regression = None
     if limit is not None and (goal_regression or verdict != "no verdict"):
-        regression = goal_regression is not None or _significantly_above(x, y, 1 + limit, paired=paired)
+        slower = _significantly_above(x, y, (1 + limit) * factor, paired=paired)
+        regression = goal_regression is not None or slower
     return PointPair(
         a,
         b,
@@ -277,6 +281,11 @@ def _other_machine(a: Point, b: Point) -> bool:
     """Return whether the two were to be measured on other hardware, so that its speed is compared, too."""
     series, other = dict(a.series), dict(b.series)
     return a.hardware != b.hardware or any(series.get(name) != other.get(name) for name in MACHINE)
+
+
+def _machine_factor(a: Point, b: Point, calibration: pooling.Calibration) -> float:
+    """Return the factor by which times must differ more than machines that were to be equally fast did."""
+    return 1.0 if _other_machine(a, b) else calibration.factor
 
 
 def _order(a: Point, b: Point) -> Order | None:
@@ -328,9 +337,9 @@ def _measure(name: str, a: list[float], b: list[float], paired: bool) -> Quantit
 
 
 def _verdict(
-    a: Point, b: Point, x: Sequence[float], y: Sequence[float], *, paired: bool
+    a: Point, b: Point, x: Sequence[float], y: Sequence[float], factor: float, *, paired: bool
 ) -> tuple[Verdict, str]:
-    """Return whether B is shown to need less or more time than A, and the reason."""
+    """Return whether B is shown to need less or more time than A by more than `factor`, and the reason."""
     if a.workers != b.workers and (a.oversubscribed or b.oversubscribed):
         return "no verdict", "oversubscribed: the workers shared fewer CPUs, so their numbers do not compare"
     if not x or not y:
@@ -338,9 +347,9 @@ def _verdict(
     if 1 in (len(x), len(y)):
         where = "per side" if len(x) == len(y) else "in A" if len(x) == 1 else "in B"
         return "no verdict", f"one run {where}: a difference needs at least 3"
-    if _significantly_above(x, y, 1.0, paired=paired):
+    if _significantly_above(x, y, factor, paired=paired):
         return "slower", "B needs more time than A"
-    if _significantly_above(y, x, 1.0, paired=paired):
+    if _significantly_above(y, x, factor, paired=paired):
         return "faster", "B needs less time than A"
     ratio = bootstrap.ratio(y, x, paired=paired)
     if ratio.low is not None and ratio.high is not None and (ratio.low > 1 or ratio.high < 1):
@@ -400,6 +409,22 @@ def slower_of_all(samples: Sequence[Sequence[float]], level: float = LEVEL) -> f
     interval of the ratio must lie above 1, too. Samples of fewer than FEWEST_SHOWN runs show nothing.
     """
     return _slower_of_all(tuple(map(tuple, samples)), level)
+
+
+def slower_points(points: Sequence[Point], samples: Sequence[Sequence[float]]) -> frozenset[tuple[int, int]]:
+    """Return `slower_of_all` of the samples of points, without what their machines' speeds may explain.
+
+    Where the calibrations of two points differ, the times must differ by more than `Calibration.factor`, at a
+    level that holds for all pairs together (Bonferroni).
+    """
+    shown = slower_of_all(samples)
+    level = (1 - LEVEL) / 2 / max(1, len(points) * (len(points) - 1) // 2)
+
+    def explained(i: int, j: int) -> bool:
+        factor = pooling.calibration(points[i].records, points[j].records).factor
+        return factor > 1 and p_slower(samples[j], samples[i], factor, paired=False) >= level
+
+    return frozenset((i, j) for i, j in shown if not explained(i, j))
 
 
 @lru_cache(maxsize=16)  # a page computes its answer once, and once a curve

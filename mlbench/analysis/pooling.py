@@ -20,12 +20,15 @@ class Calibration:
     - a, b: rates by name, the median over runs of the middle one of a run's nodes. Empty: not measured. The
       slowest of many nodes would be slower than a single one by chance alone.
     - difference: by how much the machines differ, if that is more than SPEED_SHARE, else None.
+    - factor: by which times may differ for that difference alone: the quotient of the rates, times 1 +
+      SPEED_SHARE for the error of a calibration. 1 without a difference.
     - unknown: why the difference is unknown, or None if both were measured alike.
     """
 
     a: Mapping[str, float]
     b: Mapping[str, float]
     difference: str | None = None
+    factor: float = 1.0
     unknown: str | None = None
 
 
@@ -46,7 +49,8 @@ def calibration(a: Sequence[Record], b: Sequence[Record]) -> Calibration:
     if name is None or apart[name] <= SPEED_SHARE:
         return Calibration(of_a, of_b)
     both = f"{rate(name, of_a[name])} and {rate(name, of_b[name])}"
-    return Calibration(of_a, of_b, difference=f"{both}, {100 * apart[name]:.0f} % apart")
+    difference = f"{both}, {100 * apart[name]:.0f} % apart"
+    return Calibration(of_a, of_b, difference, (1 + apart[name]) * (1 + SPEED_SHARE))
 
 
 def rate(name: str, value: float) -> str:

@@ -156,7 +156,7 @@ def _without_base(point: Point, bases: Sequence[Point], nearest: _Nearest | None
 def _other_speed(base: Point, point: Point) -> str | None:
     """Return that the machines of the two were not equally fast, or None if equal or unknown."""
     difference = pooling.calibration(base.records, point.records).difference
-    return difference and f"the machines of one worker and of {point.workers} were calibrated at {difference}"
+    return difference and f"the runs with one worker and with {point.workers} were calibrated at {difference}"
 
 
 def _note(base: Point, point: Point, total: Ratio) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, Ratio, ratio
-from mlbench.analysis.compare import slower_of_all
+from mlbench.analysis.compare import slower_points
 from mlbench.analysis.points import Point
 from mlbench.analysis.pooling import calibration
 from mlbench.record.format import counted, factor
@@ -16,7 +16,7 @@ class Optimum:
     """The point with the least product of price and time, with its comparison to the others in words."""
 
     point: Point
-    dominated: tuple[Point, ...]  # worse, and shown to be (`slower_of_all`)
+    dominated: tuple[Point, ...]  # worse, and shown to be (`slower_points`)
     undecided: tuple[Point, ...]  # not shown to be worse
     sentence: str
 
@@ -35,9 +35,9 @@ def optimum(curve: Sequence[Point], among: Sequence[Point] = ()) -> Optimum | No
         return None
     best = min(candidates, key=lambda point: (_product(point), point.workers))
     page = list({id(point): point for point in (*among, *candidates)}.values())
-    worse = slower_of_all([[math.sqrt(point.nodes) * time for time in point.times] for point in page])
+    worse = slower_points(page, [[math.sqrt(point.nodes) * time for time in point.times] for point in page])
     places = {id(point): i for i, point in enumerate(page)}
-    dominated = [p for p in candidates if (places[id(p)], places[id(best)]) in worse and not _apart(p, best)]
+    dominated = [p for p in candidates if (places[id(p)], places[id(best)]) in worse]
     undecided = [p for p in candidates if p is not best and p not in dominated]
     return Optimum(best, tuple(dominated), tuple(undecided), _words(best, candidates, dominated, undecided))
 
@@ -59,10 +59,6 @@ def format_ratio(quotient: Ratio) -> str:
     return f"{factor(quotient.value)}, 95 % interval {ends}"
 
 
-def _apart(point: Point, other: Point) -> bool:
-    return calibration(point.records, other.records).difference is not None
-
-
 def _product(point: Point) -> float:
     return point.nodes * point.median_s**2
 
@@ -79,7 +75,7 @@ def _words(
     if dominated:
         sentence += f", significantly better than {_counts(dominated)}"
     joint = ", and against" if dominated else ", but against"
-    apart = [point for point in undecided if _apart(point, best)]
+    apart = [point for point in undecided if calibration(point.records, best.records).difference]
     if close := [point for point in undecided if point not in apart]:
         fewest = min(point.n for point in (best, *close))
         because = f": {counted(fewest, 'run')} per point cannot show one" if fewest < FEWEST_SHOWN else ""

@@ -4,9 +4,8 @@ import math
 from collections.abc import Sequence
 
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, LEVEL, Ratio, max_coverage, ratio
-from mlbench.analysis.compare import slower_of_all
+from mlbench.analysis.compare import slower_points
 from mlbench.analysis.points import SOURCE, Point
-from mlbench.analysis.pooling import calibration
 from mlbench.analysis.speedup import Speedup
 from mlbench.analysis.tradeoff import optimum
 from mlbench.record import attempts
@@ -140,9 +139,8 @@ def _scaling(ours: Sequence[ScalingCurve]) -> str:
 
 def _slower_points(points: Sequence[Point]) -> set[tuple[int, int]]:
     """Return the pairs of points (ids) of which the first is shown to be slower, among all pairs together."""
-    shown = slower_of_all([point.times for point in points])
-    pairs = [(points[i], points[j]) for i, j in shown]
-    return {(id(a), id(b)) for a, b in pairs if not calibration(a.records, b.records).difference}
+    shown = slower_points(points, [point.times for point in points])
+    return {(id(points[i]), id(points[j])) for i, j in shown}
 
 
 def _times(quotient: Ratio, what: str) -> str:
@@ -155,13 +153,20 @@ def _times(quotient: Ratio, what: str) -> str:
 
 def _against_one(best: Speedup, compared: Sequence[Speedup], slower: set[tuple[int, int]]) -> str:
     if best.why or best.total is None or best.total.value is None or best.efficiency is None:
-        return f", without a speed-up: {best.why}"
+        faster = best.base and (id(best.base), id(best.point)) in slower
+        shown = ", shown to be faster than one worker, but" if faster else ","
+        return f"{shown} without a speed-up: {best.why}"
     if best.point is best.base:
         rivals = [speedup for speedup in compared if speedup.point is not best.point]
         others = [rival.point for rival in rivals if rival.why is None]
         if not others:
-            why = next((rival.why for rival in rivals), "no other point was measured")
-            return f", without a comparison: {why}"
+            if not rivals:
+                return ", without a comparison: no other point was measured"
+            rival = min(rivals, key=lambda rival: rival.point.median_s)
+            if (id(rival.point), id(best.point)) not in slower:
+                return f", without a comparison: {rival.why}"
+            many = counted(rival.point.workers, "worker")
+            return f": {many} are shown to be slower, though not by how much: {rival.why}"
         return f": {_slower(min(others, key=lambda point: point.median_s), best.point, slower)}"
     doubt = _doubt(best.base or best.point, best.point, "it is faster at all", slower)
     parts = f"a parallel efficiency of {percent(best.efficiency.value or 0)}"

@@ -375,10 +375,27 @@ def test_machines_of_two_speeds_have_no_verdict_and_pass_no_gate(snapshot: Snaps
     assert only(compare(a, lost, limit=0.05)).regression, "a lost goal needs no clock"
 
 
-@pytest.mark.parametrize(("rate", "verdict"), [(191, "slower"), (190, "no verdict"), (211, "no verdict")])
-def test_speeds_may_differ_by_5_percent(rate: float, verdict: str) -> None:
-    b = runs(SLOW, "workers=1", nodes=calibrated([rate]))
-    assert only(compare(runs(FAST, "workers=2", nodes=calibrated([200])), b)).verdict == verdict
+@pytest.mark.parametrize(
+    ("rate", "share", "verdict"),
+    [
+        (191, 0.03, "slower"),  # less than 5 % apart: the machines count as equal
+        (190, 0.03, "no verdict"),
+        (211, -0.03, "no verdict"),
+        (150, 0.35, "no verdict"),  # 4/3, and 5 % more for the error of a calibration
+        (150, 0.45, "slower"),
+        (150, -0.35, "faster"),
+        (30, 5.4, "no verdict"),
+    ],
+)
+def test_times_must_differ_more_than_machines_that_differ_by_5_percent(
+    rate: float, share: float, verdict: str
+) -> None:
+    times = [10.0, 10.01, 9.99, 10.02, 9.98]  # s
+    a = runs(times, "workers=2", nodes=calibrated([200]))
+    b = runs([(1 + share) * time for time in times], "workers=1", nodes=calibrated([rate]))
+    pair = only(compare(a, b, limit=0.02))
+    assert pair.verdict == verdict
+    assert pair.regression is (None if verdict == "no verdict" else share > 0)
 
 
 @pytest.mark.parametrize(

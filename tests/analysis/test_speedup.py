@@ -517,6 +517,18 @@ def test_a_machine_that_became_faster_is_no_speed_up(snapshot: SnapshotAssertion
     assert note == snapshot
 
 
+@pytest.mark.parametrize("factor", [1.0, 4.0])
+def test_what_the_speed_of_a_machine_cannot_explain_is_shown(
+    factor: float, snapshot: SnapshotAssertion
+) -> None:
+    """Two workers at 180 GFLOP/s need 1.1 and 4.4 times the time of one at 200 GFLOP/s."""
+    slow = [
+        run.model_copy(update={"time_to_accuracy": factor * (110 + run.seed)}) for run in at_speed(2, 180e9)
+    ]
+    (group,) = groups([*at_speed(1, 200e9), *slow])
+    assert group.curves[0].speedups[1].total is None and answer(group)[0] == snapshot
+
+
 def test_nothing_is_shown_between_machines_of_two_speeds(snapshot: SnapshotAssertion) -> None:
     """Neither a price-performance optimum nor a slower curve."""
     (group,) = groups([*at_speed(2, 200e9), *at_speed(4, 100e9)])
