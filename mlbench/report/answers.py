@@ -11,7 +11,7 @@ from mlbench.analysis.tradeoff import optimum
 from mlbench.record import attempts
 from mlbench.record.format import counted, duration, factor, number, percent, usd
 from mlbench.report.grouping import Group, ScalingCurve, of, tables
-from mlbench.tasks import registry
+from mlbench.tasks import registry, script
 
 MOST_NAMED = 5  # other curves named in a sentence; of more it names the fastest and counts the rest
 SAME_BATCH = 0.1  # of a batch, by which an epoch's last one may shift the mean
@@ -245,11 +245,11 @@ def _price(group: Group) -> str:
             f", and with {where} the goal costs {usd(bill.value)}" if bill and bill.value < math.inf else ""
         )
         parts.append(f"{curve.prefix}{best.sentence.rstrip('.')}{priced}")
+    unpriced = all(point.usd is None for curve in ours for point in curve.points)
     if not parts:
-        return "No two points can be compared in price and time."
+        return f"No two points can be compared in {'time' if unpriced else 'price and time'}."
     if more := len(optima) - len(parts):
         parts.append(f"The table has {more} more")
-    unpriced = all(point.usd is None for curve in ours for point in curve.points)
     assumption = " (this hardware has no price, assuming that all nodes cost the same)"
     return f"{'. '.join(parts)}{assumption if unpriced else ''}."
 
@@ -290,6 +290,11 @@ def _certainty(some: Sequence[Point]) -> str:
     mixed = sorted({what for point in some for what in point.mixture})
     if mixed:
         parts.append(f"the runs of a point mix {' and '.join(mixed)}")
+    if any(map(_without_seeds, some)):
+        parts.append(
+            f"the script had none of the runs' seeds (task.args has no {script.SEED}): if it sets one seed, "
+            "the intervals have the noise of the machine alone"
+        )
     own = [point for point in some if point.source == SOURCE and point.n >= FEWEST_SHOWN]
     starts = [sorted(run.started_at for run in point.records) for point in own]
     if starts and max(first for first, *_ in starts) > min(last for *_, last in starts):
@@ -300,6 +305,13 @@ def _certainty(some: Sequence[Point]) -> str:
     if apart:
         parts.append(f"excluded from speed-ups: the runs of {_workers(apart)}")
     return "".join(f"{part[0].upper()}{part[1:]}. " for part in parts).rstrip()
+
+
+def _without_seeds(point: Point) -> bool:
+    """Return whether a point has runs of several seeds that its script was not given."""
+    tasks = [run.experiment.task for run in point.records if run.experiment.task.name == "script"]
+    unseeded = any(script.SEED not in getattr(task, "args", "") for task in tasks)
+    return unseeded and len({run.seed for run in point.records}) > 1
 
 
 def _workers(counts: Sequence[int]) -> str:

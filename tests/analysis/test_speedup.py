@@ -445,6 +445,16 @@ def test_a_run_on_a_node_at_half_speed_is_left_out_and_listed() -> None:
     assert point.n == 4 and point.missed == (missed.run_id,)  # a missed goal is never left out
 
 
+@pytest.mark.parametrize(("args", "said"), [("--lr 0.1", True), ("--seed {seed}", False)])
+def test_an_answer_says_that_a_script_had_no_seed(args: str, *, said: bool) -> None:
+    words = ("task=script", "task.path=tests/script/scripts/ddp.py", "task.metric=acc", "goal=0.9")
+    runs = [studies.run(1, k, *words, f"task.args={args}", time=100.0 + k) for k in range(3)]
+    (group,) = groups(runs)
+    assert ("{seed}" in answer(group)[-1]) is said
+    (group,) = groups(runs[:1])
+    assert "{seed}" not in answer(group)[-1]
+
+
 @pytest.mark.parametrize(("days", "said"), [(((1, 3, 5), (2, 4, 6)), False), (((1, 2, 3), (4, 5, 6)), True)])
 def test_an_answer_says_that_points_were_not_measured_in_turns(days: Any, *, said: bool) -> None:
     """Workers that are added to a study on another day differ from the others by that day, too."""

@@ -24,10 +24,10 @@ pytestmark = pytest.mark.usefixtures("own_temporary_files")
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
 
-    def run(text: str, *overrides: str) -> tuple[TaskResult, str]:
+    def run(text: str, *overrides: str, seed: int = 0) -> tuple[TaskResult, str]:
         (tmp_path / "a script.py").write_text(text)
         task: Any = compose(["task=script", "task.path=a script.py", *overrides]).task
-        result = measure(task, Worker())
+        result = measure(task, Worker(seed=seed))
         return result, gzip.decompress(result.files["rank_0.log"]).decode()
 
     return run
@@ -77,6 +77,11 @@ def test_what_a_script_prints_is_bounded_with_its_begin_and_its_end(run: Any) ->
     result, log = run("print('begin'); [print('x' * 2**16) for _ in range(200)]; print('end')")
     assert result.error == summary.NOTHING
     assert len(log) < 2 * LOG_BYTES + 2**17 and log.startswith("begin\n") and log.endswith("end\n")
+
+
+def test_a_script_has_the_seed_of_its_run_where_its_arguments_ask_for_it(run: Any) -> None:
+    _, log = run("import sys; print(sys.argv[1:])", "task.args=--seed {seed} name={seed}", seed=7)
+    assert log.strip() == "['--seed', '7', 'name=7']"
 
 
 def test_arguments_and_place_are_those_of_torchrun(run: Any, tmp_path: Path) -> None:

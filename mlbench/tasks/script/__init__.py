@@ -16,6 +16,7 @@ from mlbench.script import sources
 from mlbench.script.printed_metric import NUMBER
 
 OUTPUTS = "MLBENCH_OUTPUT_DIR"  # environment variable: the folder for a script's files that are to come home
+SEED = "{seed}"  # in task.args: the seed of the run
 IMAGE = "image "  # how the sources of a script begin that a container's image has
 NAME = re.compile(r"[A-Za-z_][\w./ -]*")  # of a metric: the text of its regular expression before the number
 
@@ -68,11 +69,16 @@ class Config(TaskConfig):
             raise ValueError(f"{metric} is not a regular expression: {error}") from error
         return metric
 
-    def command_line(self, python: str) -> list[str]:
-        """Return the command that starts the script by its interpreter, or else by this one."""
+    def command_line(self, python: str, seed: int) -> list[str]:
+        """Return the command that starts the script by its interpreter, or else by `python`.
+
+        Args:
+            python: the interpreter of this process.
+            seed: of the run, in the place of SEED in the arguments.
+        """
         python = self.python or python
         what = ["-m", self.module] if self.module else [self.path or ""]
-        return [python, *what, *shlex.split(self.args)]
+        return [python, *what, *(word.replace(SEED, str(seed)) for word in shlex.split(self.args))]
 
 
 def is_script(task: TaskConfig) -> TypeGuard[Config]:

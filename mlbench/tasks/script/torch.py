@@ -47,7 +47,7 @@ def measure(config: Config, worker: Worker) -> TaskResult:
         )
     output = child.ScriptOutput(metric)
     command = child.Child(
-        config.command_line(sys.executable),
+        config.command_line(sys.executable, worker.seed),
         cwd=config.cwd or os.getcwd(),
         variables=child.variables(address, token)
         | {sender.OUTER: ""}
