@@ -29,6 +29,7 @@ ANSWERS: dict[str, str] = dict.fromkeys(("curve", "workers", "goal reached"), ""
 ANSWERS |= dict.fromkeys(("time to accuracy", "speed-up"), " (interval)")
 ROOM = 8  # lines of a terminal that are left to other things than points
 FEWEST = 4  # points that even a small terminal shows
+QUIET_S = 30  # s of a run between two plain lines that show that it is alive
 
 
 @dataclass
@@ -108,7 +109,7 @@ class SweepView(View):
         self._now = now
         self._begin = now()
         self._running = ""
-        self._run_begin = now()
+        self._run_begin = self._shown = now()
         self._epoch: tuple[float, float] | None = None
         self._waits = False
         self._rows: dict[str, list[str]] = {}  # cells by label, until another run has ended
@@ -134,7 +135,7 @@ class SweepView(View):
     def started(self, overrides: str) -> None:
         """Show which run is in progress. `overrides` are the point's overrides and the seed."""
         self._running, self._run_begin, self._epoch = overrides, self._now(), None
-        self._waits = False
+        self._waits, self._shown = False, self._run_begin
         self.line(f"{self.done + self.failed + 1}/{self.total} {overrides}")
 
     @never_raises
@@ -163,6 +164,11 @@ class SweepView(View):
         self.line(f"    {outcome(record, error, status)}")
         if not self.live:
             self.line(f"    {self.standing()}")
+
+    def quiet(self) -> None:
+        if self._running and self._now() - self._shown >= QUIET_S:
+            self._shown = self._now()
+            self.line(f"    {self._progress()}; {self.standing()}")
 
     def screen(self) -> Group:
         grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -193,17 +199,20 @@ class SweepView(View):
         if not self._running:
             return []
         overrides = shlex.join(word for word in shlex.split(self._running) if word not in self._common)
-        seconds = format.whole(self._now() - self._run_begin)
         epoch, epochs = self._epoch or (0.0, 0.0)
-        text = f"waiting for another run, {seconds}" if self._waits else f"running, {seconds}"
-        if epochs:
-            text = f"epoch {epoch:.1f} of {epochs:g}, {seconds}"
         line = Table.grid(padding=(0, 1), expand=True)
         line.add_column(overflow="ellipsis", no_wrap=True, max_width=self.console.width // 2)
         line.add_column(ratio=1)
         line.add_column(no_wrap=True)
-        line.add_row(overrides, ProgressBar(total=epochs or 1.0, completed=epoch), text)
+        line.add_row(overrides, ProgressBar(total=epochs or 1.0, completed=epoch), self._progress())
         return [line]
+
+    def _progress(self) -> str:
+        """Return how far the run in progress is, and for how long it has run."""
+        seconds = format.whole(self._now() - self._run_begin)
+        if self._epoch and self._epoch[1]:
+            return f"epoch {self._epoch[0]:.1f} of {self._epoch[1]:g}, {seconds}"
+        return f"waiting for another run, {seconds}" if self._waits else f"running, {seconds}"
 
     def standing(self) -> str:
         """Return done of total, the time, the estimate and the money, as far as they are known."""

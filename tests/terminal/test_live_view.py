@@ -215,6 +215,31 @@ def test_a_sweep_shows_its_points_with_their_medians_and_what_runs():
     assert view.done == 6 and len(view.points[1].records) == 3
 
 
+def test_a_pipe_sees_that_a_long_run_of_a_sweep_is_alive():
+    clock = Clock()
+    where, file = console(terminal=False)
+    view = SweepView(points(), console=where, now=clock)
+    with view:
+        view.redraw()
+        view.started("workers=2 seed=5")
+        for seconds in (29, 1, 29):
+            clock.wait(seconds)
+            view.redraw()
+        view.advanced(3.5, 20)
+        clock.wait(1)
+        view.redraw()
+        view.ended("workers=2 seed=5", record(), None)
+        clock.wait(60)
+        view.redraw()
+    said = [line.partition("] ")[2].strip() for line in written(file).splitlines()]
+    assert said[:3] == [
+        "6/87 workers=2 seed=5",
+        "running, 30 s; 5/87 done, 30 s elapsed, not priced",
+        "epoch 3.5 of 20, 1 min 00 s; 5/87 done, 1 min 00 s elapsed, not priced",
+    ]
+    assert len(said) == 5, "the run's end and what is left"
+
+
 def test_what_is_left_of_a_sweep_becomes_less_while_a_run_goes_on():
     clock = Clock()
     view = SweepView(points(), console=console(terminal=True)[0], now=clock)
