@@ -344,8 +344,8 @@ def frontier(
             refusals = {k: _refusal(model, k, here) for k in counts}
             possible = [k for k, refusal in refusals.items() if not refusal]
             if refusal := refusals[counts[-1]]:
-                shown = f"; up to {format.counted(max(possible), 'worker')} shown" if possible else ""
-                refused[name] = f"{refusal}{shown}"
+                more = f" with more than {format.counted(max(possible), 'worker')}" if possible else ""
+                refused[f"{name}{more}"] = refusal
             for spot in dict.fromkeys((None, target.spot)):
                 label = f"{name}, spot" if spot else name
                 if spot and node.price.usd_per_hour_spot is None:

@@ -175,9 +175,10 @@ def check(measurements: Measurements) -> Measurements:
         counts = counts or ", found none"
         some = measurements.left_out
         left_out = f", {counted(len(some), 'run')} left out, e.g. {some[0]}" if some else ""
+        second = max([2, *measurements.counts])
         sentence = f"a prediction needs runs at 2 or more worker counts{counts}{left_out}"
         where = " on a quiet machine with a CPU for each worker" if some else ""
-        raise UserError(sentence, hint=f"measure more: the same sweep with e.g. workers=1,2,4{where}")
+        raise UserError(sentence, hint=f"measure more: the same sweep with workers=1,{second}{where}")
     if FIXED < measurements.power < GROWING:
         sentence = "the batch of a step neither stays the same nor grows with the workers"
         raise UserError(sentence, hint="predict from runs of one recipe")

@@ -232,9 +232,7 @@ def test_all_profiles_are_cost_against_time(
     assert for_money["workers"] is None and for_money["question"] == "budget"
     assert ask(tmp_path, *arguments[:-1]) == 0
     shown = capsys.readouterr().out
-    assert (
-        "up to 8 workers" in shown and "up to 1 worker " in shown
-    )  # no network of p4d, a2  # no network of p4d, a2
+    assert "with more than 8 workers" in shown and "with more than 1 worker" in shown  # no network of p4d, a2
     assert (
         shown.count("never advice.") == 1
     )  # the fastest is on another processor, the cheapest on the measured
