@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Study:
-    """A study of several points: what it measures, its runs, and what they say."""
+    """A study of several points: what it measures, its runs, and its answer."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.spec = spec.read(words)

@@ -164,7 +164,7 @@ class Probe:
         self._models.restart()
 
     def mark(self, kind: int) -> None:
-        """Stamp what the script says itself."""
+        """Stamp what the script reports itself."""
         self.recording.guarded(self.recording.mark)(kind)
 
     def take(self, *, wait: bool) -> list[Stamp]:

@@ -116,7 +116,7 @@ class Collector:
 
     @property
     def started(self) -> bool:
-        """Whether every rank has told a step, so that the run has begun."""
+        """Whether every rank has sent a step, so that the run has begun."""
         return self._start is not None
 
     @property

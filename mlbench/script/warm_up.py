@@ -1,4 +1,4 @@
-"""Tells the warm-up of a run from its steady state: docs/statistics.md, "Warm-up"."""
+"""Separates the warm-up of a run from its steady state: docs/statistics.md, "Warm-up"."""
 
 from array import array
 from collections.abc import Iterable, Sequence

@@ -108,7 +108,7 @@ def join_tables(records: Sequence[Record], task: str, path: Path, *, about: str)
 def compare_with(
     name: str, records: Sequence[Record], baseline: Path, *, limit: float
 ) -> tuple[list[str], list[str]]:
-    """Return what a comparison with the baseline's runs says, and what of it is a regression.
+    """Return what a comparison with the baseline's runs shows, and what of it is a regression.
 
     That is a point that is shown to be slower than `limit` allows, one that no longer reaches its goal, and
     one that the baseline has and the study has not: not measured, or its configuration or data changed.

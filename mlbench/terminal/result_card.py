@@ -158,7 +158,7 @@ def reason(record: Record) -> tuple[str, str | None]:
 def doubts(record: Record, width: int) -> list[Text]:
     """Return what a reader must know before trusting the numbers, in two lines, what weighs most first.
 
-    That a mini run is not official says nothing of this one: it is on the full card alone.
+    That a mini run is not official is no reason to doubt this one: it is on the full card alone.
     """
     sentences = sorted(record.caveats, key=_lightness)
     if record.oversubscribed and not any("oversubscribed" in caveat for caveat in record.caveats):

@@ -35,7 +35,7 @@ LAST_LINES = 5  # of the output, if the run left no event
 
 
 class EventLog:
-    """What the submitter's log has told so far.
+    """What the submitter's log has had so far.
 
     - events: how many. event_time: the time of the last.
     - failed: whether the run reports that it failed or was interrupted.

@@ -23,7 +23,7 @@ MOST_CURVES = 12  # in one chart; the marks of more cannot be told apart
 
 
 def charts(group: Group) -> list[alt.LayerChart]:
-    """Return all charts of a group, also those that can only say why there is nothing to draw.
+    """Return all charts of a group, also those that only have the reason why there is nothing to draw.
 
     A task that measures a table may draw it (`report.charts`); those charts come first. Of more than
     MOST_CURVES curves the fastest are drawn, and a note says so.
