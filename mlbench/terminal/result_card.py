@@ -89,7 +89,9 @@ def advice(record: Record) -> str | None:
         return cause.next_step
     if _is_script(record) and record.status == "goal_not_reached":
         values = [validation.metrics.get(record.experiment.task.metric) for validation in record.validations]
-        rising = bool(values) and values[-1] == record.best
+        if not values:
+            return f"Print {record.experiment.task.metric} on rank 0, or give metric= what it prints."
+        rising = values[-1] == record.best
         first = "Train for longer" if rising else "Its last value is not its best, so more steps may not help"
         return f"{first}. goal=NUMBER sets another goal."
     epochs = format.counted(getattr(record.experiment.task, "epochs", 0), "epoch")

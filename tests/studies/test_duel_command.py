@@ -214,7 +214,10 @@ def test_disturbed_pairs_are_left_out_and_told(commands: Commands, capsys: Any) 
     commands.step_s["false"] = 0.08
     _, answer = typed(capsys=capsys)
     assert answer["left_out"] == {"2": "B: other processes ran"} and answer["pairs"] == 4
-    assert any("1 of 5 pairs left" in note and "0 runs and B in 1" in note for note in answer["notes"])
+    assert any(
+        "1 of 5 pairs left" in note and "0 runs and B in 1 (--with-disturbed" in note
+        for note in answer["notes"]
+    )
     shutil.rmtree("runs")
     commands.calls.clear()
     _, answer = typed("--with-disturbed", capsys=capsys)

@@ -1,4 +1,5 @@
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,20 @@ def test_what_a_script_does_between_its_steps_is_other_unless_it_is_short(
     assert bars["optimizer"] == 2.5 and 98 <= sum(bars.values()) <= 102
     suite = record(phases=phases)
     assert not any("other" in line for line in short(suite))
+
+
+@pytest.mark.parametrize(("losses", "longer"), [((0.9, 0.7, 0.5), True), ((0.9, 0.5, 0.6), False)])
+def test_training_for_longer_is_advised_only_while_the_metric_becomes_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, losses: Sequence[float], *, longer: bool
+) -> None:
+    one = record().validations[0]
+    values = {"validations": [one.model_copy(update={"metrics": {"loss": loss}}) for loss in losses]}
+    values |= {"status": "goal_not_reached", "best": min(losses), "phases": {}}
+    run = script(tmp_path, monkeypatch, "task.metric=loss", "goal=0.1").model_copy(update=values)
+    advice = result_card.advice(run)
+    assert advice is not None and advice.startswith("Train for longer") is longer and "goal=NUMBER" in advice
+    advice = result_card.advice(run.model_copy(update={"validations": [], "best": None}))
+    assert advice is not None and "Print loss" in advice
 
 
 def test_a_script_s_rate_and_its_time_are_of_the_same_seconds(
