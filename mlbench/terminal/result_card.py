@@ -89,8 +89,8 @@ def advice(record: Record) -> str | None:
         return cause.next_step
     if _is_script(record) and record.status == "goal_not_reached":
         values = [validation.metrics.get(record.experiment.task.metric) for validation in record.validations]
-        if not values:
-            return f"Print {record.experiment.task.metric} on rank 0, or give metric= what it prints."
+        if record.best is None:  # the warning names the metric
+            return "Print it on rank 0, e.g. 'val_acc 0.95', or name in task.metric what the script prints."
         rising = values[-1] == record.best
         first = "Train for longer" if rising else "Its last value is not its best, so more steps may not help"
         return f"{first}. goal=NUMBER sets another goal."
