@@ -45,6 +45,7 @@ HEADINGS = [
     "point", "hardware", "time to accuracy", "samples / s", "cost", "runs", "claims eligible", "study",
 ]  # fmt: skip
 RANKED = ["rank", "entity", "time to accuracy", "cost", "workers", "goal reached", "tier", "hardware"]
+UNPRICED = "No submission has a price. hardware.price.usd_per_hour= gives a run the price of its machine."
 READING = (
     "mlbench trains a model on several workers (processes) until it reaches a goal. Each dot is the median "
     "of a submission's runs, each bar its 95 % interval. Compare only inside a chart: it has one task, goal, "
@@ -120,7 +121,7 @@ def write(
         "Cost of the goal over its time: no point is both cheaper and faster than the frontier.",
         [*_hardware(entries), *(_predicted(records, submissions) if predict else [])],
         caption="the cheapest first, in italics points that another beats in both",
-        reading=() if any(entry.usd for entry in entries) else ["No submission has a price."],
+        reading=() if any(entry.usd for entry in entries) else [UNPRICED],
     )
     texts["published.html"] = _rendered(
         "Published by others",
