@@ -125,9 +125,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if output is not None:
         output["left"] = left
         return
-    if left := LEFT + left:
+    LEFT.extend(left)
+    if LEFT:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        print(f"\nthe tests have left in the temporary directory: {', '.join(left)}", file=sys.stderr)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -136,6 +136,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         for used_s in (value for name, value in report.user_properties if name == CPU_S):
             if report.when == "call":
                 terminalreporter.write_line(f"{report.nodeid} took {used_s} s of CPU time: is it slow?")
+    if LEFT:
+        what = f"FAILED: tests have left in their temporary directory: {', '.join(LEFT)}"
+        terminalreporter.write_line(what, red=True)
     if config.option.markexpr == "use":
         from doc_pages import counts
 

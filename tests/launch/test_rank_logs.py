@@ -44,13 +44,15 @@ import json, sys
 from pathlib import Path
 import ray
 from mlbench.launch import rank_logs
+from mlbench.record import temporary_folder
 
 def out_of_reach(*_):
     raise FileNotFoundError
 
 folder = Path(sys.argv[1])
 rank_logs.shutil.copyfile = out_of_reach  # this node stands for another, whose files only Ray reaches
-ray.init(address="local", num_cpus=1, include_dashboard=False)
+own = str(temporary_folder.create()[0])  # removed with this process
+ray.init(address="local", num_cpus=1, include_dashboard=False, _temp_dir=own)
 host = ray.nodes()[0]["NodeManagerHostname"]
 logs = [f"{folder}/worker.out on {host}", f"{folder}/worker.out on nowhere", f"{folder}/absent on {host}"]
 print("PLACES", json.dumps([logs, rank_logs.kept(logs, folder / "run")]))
