@@ -19,6 +19,7 @@ from mlbench.record import study, temporary_folder
 from mlbench.studies import duel, duel_answer
 from mlbench.terminal.args import (
     FAILED,
+    INTERRUPTED,
     JSON,
     NO_VERDICT,
     OK,
@@ -115,14 +116,18 @@ def _duel(args: Args) -> int:
             raise UserError(f"study={name} exists already", hint="give another name")
         contest = duel.Contest(name, quantity, sides, root, margin, args.options.with_disturbed)
         words = [word for word in args.arguments if not word.startswith("output_root=")]
-        code = duel.run(
-            contest,
-            [*words, f"output_root={root}"],
-            caches=folder,
-            max_time_s=max_time_s,
-            max_pairs=int(max_pairs),
-            show=warn,
-        )
+        try:
+            code = duel.run(
+                contest,
+                [*words, f"output_root={root}"],
+                caches=folder,
+                max_time_s=max_time_s,
+                max_pairs=int(max_pairs),
+                show=warn,
+            )
+        except KeyboardInterrupt:
+            warn("mlbench: interrupted, nothing is decided. The same command starts a new duel")
+            return INTERRUPTED
         if code:
             return code
         found = duel_answer.answer(contest)

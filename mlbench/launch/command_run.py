@@ -42,6 +42,7 @@ class CommandRun(NamedTuple):
     - ranks: what each rank reported about itself: its threads, the CPUs that it may use. step_s: of rank 0's
       steps.
     - printed: by the command. left: the processes that outlived it, by name and number.
+    - interrupted: whether a signal to mlbench ended it.
     """
 
     code: int
@@ -52,6 +53,7 @@ class CommandRun(NamedTuple):
     step_s: Sequence[float] = ()
     printed: bytes = b""
     left: Sequence[str] = ()
+    interrupted: bool = False
 
 
 def experiment_of(overrides: Sequence[str], command: Sequence[str]) -> Experiment:
@@ -154,7 +156,8 @@ def run(
         ranks = [rank.about for _, rank in sorted(collector.ranks.items())]
         why = error if record is None else None
         steps = collector.step_s
-        return CommandRun(code, why, record, recorder.folder, ranks, steps, printed.log(), left)
+        log = printed.log()
+        return CommandRun(code, why, record, recorder.folder, ranks, steps, log, left, interrupted)
 
 
 def _metric(

@@ -56,7 +56,8 @@ CHANGING = {
     )),
     "changes what mlbench measures": (("MLBENCH_*",), (
         "MLBENCH_CONFIG_DIR",  # its choices are deviations
-        "MLBENCH_ADDED", "MLBENCH_EMULATION", "MLBENCH_EVENT_STREAM", "MLBENCH_OWNER", "MLBENCH_PARENT",
+        "MLBENCH_ADDED", "MLBENCH_EMULATION", "MLBENCH_EVENT_STREAM", "MLBENCH_OTHERS", "MLBENCH_OUTER",
+        "MLBENCH_OWNER", "MLBENCH_PARENT",
         "MLBENCH_RAY_ADDRESS", "MLBENCH_SUBMITTED_AT",  # of mlbench itself, its commands
     )),
 }  # fmt: skip

@@ -223,7 +223,7 @@ def run(
             if number:
                 slowest = max(slowest, clock.monotonic() - started)
                 show(_progress(contest, number))
-                if (verdict := contest.verdict()) and verdict.decision:
+                if contest.spoiled() or ((verdict := contest.verdict()) and verdict.decision):
                     break
             else:
                 _require_own_outputs(contest)
@@ -255,14 +255,18 @@ def _measure(
             )
     cpu_s, left = _children_s() - cpu_s, [*ended.left, *_end_orphans(before)]
     record, folder = ended.record, ended.folder
-    if record is not None and record.status == "interrupted":
+    if ended.interrupted or (record is not None and record.status == "interrupted"):
         raise KeyboardInterrupt
     if ended.code:
         return ended
     value = record and contest.quantity.value(ended, record)
     if record is None or folder is None or value is None and not pair and contest.quantity.name == STEP:
-        _discard(contest)
+        _discard(contest, record)
         raise UserError(f"{side.name}: {ended.error}", hint="a duel compares commands that train")
+    if record.goal is None and contest.quantity.name == ALIASES["goal"]:
+        _discard(contest, record)
+        hint = "give task.metric=NAME goal=NUMBER before the --"
+        raise UserError(f"compare=goal needs a goal, and {side.name} has none", hint=hint)
     named = hashlib.sha256(str(getattr(record.experiment.task, "sources", "")).encode())
     for path in (side.folder / word for word in side.words):
         if path.is_file():
@@ -355,10 +359,10 @@ def _require_own_outputs(contest: Contest) -> None:
         raise UserError(f"A and B both write {shared[0]}{more}", hint=hint)
 
 
-def _discard(contest: Contest) -> None:
-    """Delete the runs of a duel without a result."""
-    for run in contest.runs:
-        importer.delete(contest.output_root / run.record.run_id, run.record.experiment.store)
+def _discard(contest: Contest, last: Record | None = None) -> None:
+    """Delete the runs of a duel without a result, and the last."""
+    for record in (*(run.record for run in contest.runs), *filter(None, [last])):
+        importer.delete(contest.output_root / record.run_id, record.experiment.store)
 
 
 def digest(folder: Path) -> str:

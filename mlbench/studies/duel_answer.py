@@ -53,7 +53,7 @@ def answer(contest: Contest) -> Answer:
     quantity, verdict = contest.quantity, contest.verdict()
     return Answer(
         study=contest.study,
-        sentence=sentence(quantity, verdict, margin=contest.margin, pairs=len(contest.counted())),
+        sentence=sentence(quantity, verdict, margin=contest.margin) if verdict else _too_few(contest),
         decision=verdict and verdict.decision,
         compare=quantity.name,
         unit=quantity.unit,
@@ -77,11 +77,17 @@ def answer(contest: Contest) -> Answer:
     )
 
 
-def sentence(quantity: Quantity, verdict: duel.Verdict | None, *, margin: float, pairs: int) -> str:
-    """Return the answer in one sentence."""
-    if verdict is None:
-        counted = f"{format.counted(pairs, 'pair')} counted, and {duel.LOOKS[0]} are needed"
-        return f"Not decided: {counted} (a longer max_time= adds some)."
+def _too_few(contest: Contest) -> str:
+    """Return that too few pairs counted, and what adds some."""
+    if (why := contest.spoiled()) is not None:
+        return f"Not decided: {why}."
+    counted = f"{format.counted(len(contest.counted()), 'pair')} counted, and {duel.LOOKS[0]} are needed"
+    more = "a quiet machine or --with-disturbed" if contest.left_out() else "a longer max_time="
+    return f"Not decided: {counted} ({more} adds some)."
+
+
+def sentence(quantity: Quantity, verdict: duel.Verdict, *, margin: float) -> str:
+    """Return the answer of enough pairs in one sentence."""
     how = _difference(quantity, verdict)
     count = format.counted(verdict.pairs, "pair")
     if verdict.decision == "same":

@@ -18,6 +18,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from mlbench import duel, results
 from mlbench.analysis.duel import Verdict
+from mlbench.config.goal import Goal
 from mlbench.launch.command_run import CommandRun
 from mlbench.record.record import Record
 from mlbench.studies import duel as contests
@@ -76,9 +77,10 @@ def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Commands:
 
 
 def typed(*words: str, capsys: Any) -> tuple[int, dict[str, Any]]:
-    """Type a duel of `true` against `false` by their steps; return the exit code and the JSON answer."""
+    """Type a duel of `true` against `false`, by their steps; return the exit code and the JSON answer."""
     sides = ["true"] if "--aa" in words else ["true", "---", "false"]
-    code = duel.main(["compare=step", "study=mine", "--json", *words, "--", *sides])
+    by = [] if any(word.startswith("compare=") for word in words) else ["compare=step"]
+    code = duel.main([*by, "study=mine", "--json", *words, "--", *sides])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -224,6 +226,39 @@ def test_disturbed_pairs_are_left_out_and_told(commands: Commands, capsys: Any) 
     assert answer["left_out"] == {} and answer["pairs"] == 4
 
 
+def test_a_duel_of_disturbed_pairs_advises_what_adds_pairs(commands: Commands, capsys: Any) -> None:
+    for side in ("true", "false"):
+        commands.change[side] = updated(disturbances=["other processes ran"])
+    code, answer = typed("max_pairs=4", capsys=capsys)
+    assert (code, answer["pairs"], len(answer["left_out"])) == (3, 0, 4)
+    assert "--with-disturbed" in answer["sentence"] and "max_time" not in answer["sentence"]
+
+
+def test_a_duel_ends_with_the_first_run_without_a_value(commands: Commands, capsys: Any) -> None:
+    commands.change["false"] = updated(time_to_accuracy=None, goal=Goal("top1", 90.0, "max"))
+    commands.change["true"] = updated(time_to_accuracy=10.0, goal=Goal("top1", 90.0, "max"))
+    code, answer = typed("compare=goal", capsys=capsys)
+    assert (code, len(answer["runs"]), answer["decision"]) == (3, 4, None)
+    assert answer["sentence"].startswith("Not decided: B has no time_to_accuracy in 1 of 1 runs")
+
+
+def test_a_goal_that_was_not_given_ends_the_duel_with_its_first_run(commands: Commands, capsys: Any) -> None:
+    commands.change["true"] = commands.change["false"] = updated(goal=None)
+    assert duel.main(["compare=goal", "--", "true", "---", "false"]) == 2
+    shown = capsys.readouterr()
+    assert "goal=NUMBER" in shown.err and len(shown.err.splitlines()) == 1 and len(commands.calls) == 1
+    assert list(Path("runs").glob("*/record.json")) == []
+
+
+def test_a_signal_is_not_a_failure_of_a_side(commands: Commands, capsys: Any) -> None:
+    def interrupt(record: Record, ended: CommandRun) -> tuple[Record, CommandRun]:
+        return record.model_copy(update={"status": "interrupted"}), ended._replace(code=1, interrupted=True)
+
+    commands.change["true"] = commands.change["false"] = interrupt
+    assert duel.main(["--", "true", "---", "false"]) == 130
+    assert "interrupted" in capsys.readouterr().err and len(commands.calls) == 1
+
+
 def updated(**values: Any) -> Change:
     return lambda record, ended: (record.model_copy(update=values), ended)
 
@@ -354,7 +389,7 @@ def test_a_printed_number_and_any_field_can_be_compared() -> None:
 def test_the_sentence(unit: str, less: bool, ratios: tuple[float, ...], snapshot: SnapshotAssertion) -> None:
     quantity = contests.Quantity("x", unit, less)
     verdict = Verdict(8, *ratios, p=0.005, decision="faster")
-    assert duel_answer.sentence(quantity, verdict, margin=0.0, pairs=8) == snapshot
+    assert duel_answer.sentence(quantity, verdict, margin=0.0) == snapshot
 
 
 LEAVES = """
