@@ -26,7 +26,7 @@ from mlbench.config.store_uri import default_store
 from mlbench.record import events, reader, run_folders, study
 from mlbench.record.build_record import build_record
 from mlbench.results import store
-from mlbench.terminal import run_table
+from mlbench.terminal import run_table, selection
 from mlbench.tracking.client import open_client
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
@@ -173,6 +173,29 @@ def test_compare_is_a_table_with_a_verdict(root: Path, capsys: Any) -> None:
     assert "than 25 %: not shown" in capsys.readouterr().out
     assert results.main([*arguments[:1], *arguments[2:0:-1], *arguments[3:], "--fail-if-slower", "5%"]) == 0
     assert "verdict: B is faster" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("task=gnmt workers=2 study:old", ["task=gnmt", "workers=2", "study:old"]),
+        ("workers=2 last", ["workers=2", "last"]),
+        ("task.args=--lr 0.05 --seed {seed} workers=2", ["task.args=--lr 0.05 --seed {seed}", "workers=2"]),
+        ("task.args='--lr 0.05 x=1' key:01", ["task.args=--lr 0.05 x=1", "key:01"]),
+    ],
+)
+def test_a_selection_in_one_word_is_split_as_a_shell_does(text: str, terms: list[str]) -> None:
+    assert selection.terms(text) == terms
+
+
+def test_compare_narrows_both_sides_by_any_term(root: Path, capsys: Any) -> None:
+    timed(root, ["workers=1"], FAST)
+    timed(root, ["workers=3"], SLOW, first_seed=30)
+    where = f"output_root={root}"
+    assert results.main(["compare", "workers=1", "workers=3", "study:nope", where]) == 2
+    assert "third" not in capsys.readouterr().err
+    assert results.main(["compare", "workers=1 'x", "workers=3", where]) == 2
+    assert "close the quote" in capsys.readouterr().err
 
 
 def test_studies_are_compared_point_by_point(root: Path, capsys: Any) -> None:

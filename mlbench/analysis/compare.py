@@ -228,11 +228,12 @@ def _pair(a: Point, b: Point, limit: float | None, *, with_disturbed: bool) -> P
         why = "results that others published were not measured on one machine with ours"
     factor = _machine_factor(a, b, calibration)
     verdict, why = ("no verdict", why) if why else _verdict(a, b, x, y, factor, paired=paired)
-    if verdict in ("no difference shown", "inconclusive") and factor > 1:
+    goal_regression = _goal_regression(a, b)
+    unshown = verdict in ("no difference shown", "inconclusive")
+    if unshown and factor > 1 and not goal_regression:
         verdict = "no verdict"
         why = f"the calibration differs between A and B and may be the reason: {calibration.difference}"
-    goal_regression = _goal_regression(a, b)
-    if goal_regression and verdict in ("no difference shown", "inconclusive"):
+    if goal_regression and unshown:
         why = f"{goal_regression}: so few runs do not show that this is more than chance"
     regression = None
     if limit is not None and (goal_regression or verdict != "no verdict"):

@@ -243,13 +243,13 @@ def _compare(args: Args) -> int:
             "compare takes two selections, A and B", hint="e.g. mlbench results compare study:old study:new"
         )
     a, b, *narrow = args.arguments
-    if any("=" not in word for word in narrow):
+    if any("=" not in word and not word.startswith(("study:", "key:")) for word in narrow):
         raise UserError(f"compare takes two selections, got a third: {narrow[0]}", hint="quote a selection")
     limit = args.options.fail_if_slower
     runs = selection.entries(args)
     sides = []
     for label, side in (("A", a), ("B", b)):
-        filters = [*side.split(), *narrow]
+        filters = [*selection.terms(side), *narrow]
         sides.append(selection.load(args, selection.names(args, runs, filters)))
         if not sides[-1]:
             hint = run_folders.results_command("list", args.output_root)

@@ -1,12 +1,14 @@
 """Select finished runs by the words of a command, and name the nearest value if none is selected."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from mlbench.analysis import run_index, select
 from mlbench.config.errors import UserError, suggest
+from mlbench.config.overrides import VERBATIM
 from mlbench.record import reader, run_folders
 from mlbench.record.record import Record
 from mlbench.terminal.args import OUTPUT_ROOT, Args, warn
@@ -74,6 +76,25 @@ def output_root(args: Args) -> Path:
         fault = "it is a file" if root.is_file() else "it does not exist"
         raise UserError(f"output_root={root}: {fault}", hint="name the folder that has your runs")
     return root
+
+
+def terms(text: str) -> list[str]:
+    """Return the terms of a selection in one word, split as a shell does.
+
+    A value that a user's script has, such as task.args=--lr 0.1, goes on up to the next name=value.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"{text} cannot be split: {error}", hint="close the quote") from error
+    found: list[str] = []
+    for word in words:
+        own = found and found[-1].partition("=")[0] in VERBATIM
+        if own and not re.match(r"[a-z_][\w.]*=|study:|key:", word):
+            found[-1] += f" {word}"
+        else:
+            found.append(word)
+    return found
 
 
 def records(args: Args, *, or_all: bool = False) -> list[Record]:

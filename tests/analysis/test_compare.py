@@ -373,6 +373,8 @@ def test_machines_of_two_speeds_have_no_verdict_and_pass_no_gate(snapshot: Snaps
     assert lines == snapshot
     lost = runs([None] * 5, "workers=1", nodes=calibrated([150]))
     assert only(compare(a, lost, limit=0.05)).regression, "a lost goal needs no clock"
+    few = only(compare(a[:3], lost[:3], limit=0.05))
+    assert few.verdict == "inconclusive" and "missed the goal" in few.why and few.regression
 
 
 @pytest.mark.parametrize(
