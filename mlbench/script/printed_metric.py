@@ -7,7 +7,7 @@ A share may be printed as `1215/10000`, as `12 %` or as `0.12`. A goal is compar
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from math import inf
+from math import inf, isnan
 
 from mlbench.config.goal import Goal
 
@@ -109,6 +109,9 @@ class PrintedMetric:
                     else "is it a count?"
                 )
                 return self._doubt("above", line, f"{number:g} is above {most}: {way}")
+        if isnan(number) and "nan" not in self._doubted:
+            self._doubted.add("nan")
+            self._on_doubt(f"{self._name} was nan: the training has diverged")
         self._see("number", line)
         return number
 

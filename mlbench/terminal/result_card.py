@@ -91,6 +91,8 @@ def advice(record: Record) -> str | None:
         values = [validation.metrics.get(record.experiment.task.metric) for validation in record.validations]
         if record.best is None:  # the warning names the metric
             return "Print it on rank 0, e.g. 'val_acc 0.95', or name in task.metric what the script prints."
+        if values[-1] is None:
+            return "It diverged: try a lower learning rate or another seed."
         rising = values[-1] == record.best
         first = "Train for longer" if rising else "Its last value is not its best, so more steps may not help"
         return f"{first}. goal=NUMBER sets another goal."

@@ -1,5 +1,6 @@
 """What a command prints, reads and is told, in real processes without torch."""
 
+import math
 import os
 import re
 import signal
@@ -136,6 +137,12 @@ def test_a_label_of_the_script_s_own_is_none_of_a_rank() -> None:
 def test_a_number_with_a_comma_in_it_is_none(line: str) -> None:
     values, _ = read("loss", None, line)
     assert values == {"loss 1.": [1.0], "loss: 3.5,0.2": [3.5]}.get(line, [])
+
+
+def test_a_metric_that_is_no_number_any_more_is_told_once() -> None:
+    values, doubts = read("loss", None, "loss 0.5", "loss nan", "loss nan", "loss 0.4")
+    assert values[0] == 0.5 and math.isnan(values[1]) and values[3] == 0.4
+    assert len(doubts) == 1 and "nan" in doubts[0] and "diverged" in doubts[0]
 
 
 def test_the_last_line_may_lack_its_end_and_a_bar_has_returns() -> None:

@@ -218,6 +218,9 @@ def test_training_for_longer_is_advised_only_while_the_metric_becomes_better(
     run = script(tmp_path, monkeypatch, "task.metric=loss", "goal=0.1").model_copy(update=values)
     advice = result_card.advice(run)
     assert advice is not None and advice.startswith("Train for longer") is longer and "goal=NUMBER" in advice
+    lost = [*run.validations, one.model_copy(update={"metrics": {"loss": None}})]
+    advice = result_card.advice(run.model_copy(update={"validations": lost}))
+    assert advice is not None and "diverged" in advice
     unseen = [one.model_copy(update={"metrics": {}})]
     advice = result_card.advice(run.model_copy(update={"validations": unseen, "best": None}))
     assert advice is not None and "task.metric" in advice
