@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mlbench import clock
 from mlbench.config.goal import Direction
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = list(argv)
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     _line[:] = arguments[cut + 1 :]
-    return run_command(COMMAND, arguments[:cut] or [f"listen={SETTINGS['listen'][0]}"] * bool(_line))
+    return run_command(replace(COMMAND, empty=bool(_line)), arguments[:cut])
 
 
 def measure(

@@ -272,6 +272,10 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
             raise UserError(f"{name!r} is not a sub-command of {command.name}{near}")
         rest.remove(name)
     verb, label = command.verbs[name], f"{command.name} {name}".strip()
+    bare = any(word == "---" or not (word.startswith("-") or "=" in word) for word in argv)
+    if bare and " -- COMMAND" in verb.arguments and not command.empty:  # no -- was there
+        hint = f"write {command.program} {verb.arguments}"
+        raise UserError("the -- before the command is missing", hint=hint)
     namespace, rest = parser(command, name).parse_known_args(rest)
     settings: dict[str, str] = {}
     arguments: list[str] = []

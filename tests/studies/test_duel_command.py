@@ -158,7 +158,9 @@ def test_each_side_has_its_compiler_caches_and_nothing_of_them_stays(commands: C
 
 
 MISTAKES = {
-    "compare=wall true": "missing -- before the commands",
+    "compare=wall true": "the -- before the command is missing",
+    "true --- false": "the -- before the command is missing",
+    "compare=wall": "missing -- before the commands",
     "-- true": "got no --- between two commands",
     "-- true --- sync=local": "one side is a command and the other is not",
     "-- true --- no-such-command": "command not found: no-such-command",

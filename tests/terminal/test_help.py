@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -67,7 +68,7 @@ def test_every_example_is_a_command_line_that_is_understood(module):
         assert command[:2] == ["mlbench", module.COMMAND.name]
         # Behind `--` is the user's own command, or two settings of a task.
         command, sides = _divided(command) if module in (measure, duel) else (command, [])
-        read = args.parse(module.COMMAND, command[2:])
+        read = args.parse(replace(module.COMMAND, empty=bool(sides)), command[2:])
         assert read.verb == verb
         if module in (run, data) and not getattr(read.options, "new", False):
             args.check_overrides(read.arguments)
