@@ -144,13 +144,13 @@ def worker_resources(experiment: Experiment, nodes: list[dict[str, float]]) -> W
         raise ClusterError(
             f"workers={workers} needs {workers} {device}s, the cluster has room for {capacity} on "
             f"{all_nodes} node(s)",
-            hint=(f"give workers={capacity}" if capacity else f"add nodes with a {device}")
+            hint=(f"give workers={capacity}" if capacity else "backend=gloo trains on CPUs, or add GPU nodes")
             + (", or cluster=attached inside a Ray cluster that has them" if allow_oversubscription else ""),
         )
     if device == "CPU" and workers >= CROWD * capacity and allow_oversubscription != "force":
         raise ClusterError(
             f"workers={workers} is {workers / max(1, capacity):g} workers per CPU on {capacity} CPUs",
-            hint=f"give workers={CROWD * capacity - 1} or fewer, or cluster.oversubscribe=force",
+            hint=f"workers={capacity} have a CPU each; cluster.oversubscribe=force starts them all",
         )
     if experiment.network.emulated:
         return plugins.emulator().resources(experiment)
