@@ -132,6 +132,15 @@ def test_a_mistake_has_its_kind(settings: dict[str, Any], kind: type[Exception],
     assert isinstance(caught.value, mlbench.UserError) and [*tmp_path.iterdir()] == []
 
 
+def test_runs_and_studies_that_are_not_there_have_their_kind(tmp_path: Path) -> None:
+    with pytest.raises(mlbench.ResultError, match="load_study"):
+        mlbench.compare("study:mine", "study:nope")  # type: ignore[arg-type]
+    with pytest.raises(mlbench.ResultError, match="nowhere"):
+        mlbench.load_runs(tmp_path / "nowhere")
+    with pytest.raises(mlbench.ResultError, match="nope"):
+        mlbench.load_study("nope", output_root=str(tmp_path))
+
+
 def test_a_prediction_is_that_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     rows = mlbench.predict("published:gnmt", workers=[1, 2, 4], network="25gbit,30us")
     line = ["published:gnmt", "workers=1,2,4", "network=25gbit,30us", "--json"]

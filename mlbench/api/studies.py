@@ -140,7 +140,7 @@ class Study:
         """Join the tables of a task's runs as files.parquet and files.png; return their paths, if any."""
         return findings.join_tables(self.records, task, self._report_folder() / files, about=self.name)
 
-    def compare_with(self, baseline: str | Path, *, limit: float) -> tuple[list[str], list[str]]:
+    def compare_with(self, baseline: str | Path, *, limit: float = 0.05) -> tuple[list[str], list[str]]:
         """Return what a comparison with earlier runs shows, and which of it are regressions.
 
         Args:

@@ -13,7 +13,7 @@ import altair as alt
 from mlbench.analysis import compare as comparison
 from mlbench.analysis.points import Point
 from mlbench.config import libraries
-from mlbench.config.errors import UserError, suggest
+from mlbench.config.errors import ResultError, UserError, suggest
 from mlbench.config.identity import flatten
 from mlbench.record import fields, reader, run_folders, study
 from mlbench.record.attempts import History
@@ -41,7 +41,7 @@ def load_runs(output_root: str | Path = "runs") -> "pd.DataFrame":
 
     root = Path(output_root)
     if not root.is_dir():
-        raise UserError(f"{root.absolute()} does not exist", hint="load_runs(output_root)")
+        raise ResultError(f"{root.absolute()} does not exist", hint="load_runs(output_root)")
     records, complaints = run_folders.records(root)
     for sentence in complaints:
         print(sentence)
@@ -138,6 +138,9 @@ def _records(runs: "Runs") -> Sequence[Record]:
     if isinstance(runs, list | tuple):
         return runs
     if not hasattr(runs, "columns"):
+        if not hasattr(runs, "records"):
+            hint = "give mlbench.load_study(name), rows of load_runs() or a list of records"
+            raise ResultError(f"{runs!r} is no selection of runs", hint=hint)
         return runs.records  # type: ignore[union-attr]  # of a study
     return [reader.load(Path(folder) / "record.json") for folder in runs["folder"]]
 

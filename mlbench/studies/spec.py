@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from mlbench import clock
 from mlbench.config import compose, identity, overrides, plugins
 from mlbench.config.credentials import without_credentials
-from mlbench.config.errors import UserError
+from mlbench.config.errors import ResultError, UserError
 from mlbench.config.experiment import Experiment, FrozenModel, PositiveFloat
 from mlbench.config.overrides import SEARCH_PATH
 from mlbench.record import study
@@ -95,7 +95,7 @@ def named(
             if name.endswith(".yaml"):
                 hint = f"copy it to FOLDER/study, and write --config-dir FOLDER study={Path(name).stem}"
                 raise UserError(f"study={name} is a file, not a study name", hint=hint)
-            raise UserError(
+            raise ResultError(
                 f"unknown study={name}: neither in conf/study nor below {output_root}",
                 hint=f"choose one of {', '.join(choices)}, or give its points: task=logreg workers=1,2",
             )
