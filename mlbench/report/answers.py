@@ -99,19 +99,20 @@ def _is_only_disturbed(point: Point) -> bool:
 def _unanswered(group: Group) -> str:
     """Return why no point is called the fastest and, if other load is the reason, what to do."""
     without = f"No point reached {group.target} in more than half of its runs"
-    reached = [point for curve in group.own for point in curve.points if point.median_s < math.inf]
+    reached = [(curve, point) for curve in group.own for point in curve.points if point.median_s < math.inf]
     if not reached:
         return f"{without}."
-    least = min(reached, key=lambda point: point.median_s)
-    runs = sum(point.n + len(point.left_out) for point in group.points)
+    curve, least = min(reached, key=lambda pair: pair[1].median_s)
+    runs = sum(point.n - len(point.missed) + len(point.left_out) for point in group.points)
     disturbed = sum(len(point.disturbed) for point in group.points)
-    if not any(map(_is_only_disturbed, reached)):  # no quiet run would help
+    if not any(_is_only_disturbed(point) for _, point in reached):  # no quiet run would help
         return f"{without} without sharing CPUs or another caveat."
     study = least.records[0].experiment.study
     these = f"results show study:{study}" if study else "results plot"
     return (
-        f"No point is called the fastest to {group.target}, as {of(disturbed, runs)} were disturbed. "
-        f"The lowest median is that of {counted(least.workers, 'worker')}, {duration(least.median_s)}. "
+        f"No point is called the fastest to {group.target}, as {of(disturbed, runs)} that reached it were "
+        f"disturbed. The lowest median is that of {curve.prefix}{counted(least.workers, 'worker')}, "
+        f"{duration(least.median_s)}. "
         "Measure more repeats on a quiet machine, which then count alone, or compare these: "
         f"mlbench {these} --with-disturbed."
     )
@@ -247,7 +248,7 @@ def _price(group: Group) -> str:
         parts.append(f"{curve.prefix}{best.sentence.rstrip('.')}{priced}")
     unpriced = all(point.usd is None for curve in ours for point in curve.points)
     if not parts:
-        return f"No two points can be compared in {'time' if unpriced else 'price and time'}."
+        return "No two numbers of workers can be compared in price-performance."
     if more := len(optima) - len(parts):
         parts.append(f"The table has {more} more")
     assumption = " (this hardware has no price, assuming that all nodes cost the same)"
