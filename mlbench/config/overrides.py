@@ -212,7 +212,8 @@ def _compose(*choices: str, folders: tuple[Path, ...] = ()) -> str:
         return json.dumps(OmegaConf.to_container(composed, resolve=True))
     except (HydraException, OmegaConfBaseException, RecursionError) as error:
         circle = isinstance(error, RecursionError)
-        reason = "its files name each other as defaults" if circle else " ".join(str(error).split())
+        reason = " ".join(str(error).partition("Config search path")[0].split()).rstrip(".")
+        reason = "its files name each other as defaults" if circle else reason
         raise ConfigurationError(
             f"{' '.join(choices) or 'the configuration'} cannot be composed: {reason}"
         ) from error

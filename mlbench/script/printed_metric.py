@@ -28,6 +28,7 @@ SECOND = re.compile(rb"\s*%?\s*[(\[]\s*[-+]?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?\s*%
 SHARE = re.compile(
     r"(?i)(?<![a-z])(acc|accuracy|top[-_ ]?[0-9]|auc|auroc|f1|precision|recall|iou|miou|dice|map)(?![a-z])"
 )
+SMALLER = re.compile(r"(?i)(?<![a-z])(loss|error|perplexity|ppl|wer|cer|mse|rmse|mae|nll)(?![a-z])")
 QUOTED = 120  # characters of a line that a sentence repeats
 
 
@@ -57,6 +58,8 @@ class PrintedMetric:
         self._explicit = not pattern.endswith(NUMBER)  # an expression of the user's, which decides
         self._stem = pattern.removesuffix(NUMBER)
         self._on_value, self._on_doubt, self._srun = on_value, on_doubt, srun
+        if goal is not None and goal.direction == "max" and SMALLER.search(name):
+            on_doubt(f"a larger {name} is taken as better: give task.direction=min if it is not")
         self._doubted: set[str] = set()
         self._kinds: set[str] = set()
 

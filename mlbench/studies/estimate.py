@@ -68,7 +68,7 @@ def _estimate(
     expected = registry.expected(task.name) if scale == "mini" else None
     unknown = f"no run of {task.name} {scale}"
     if expected is None:
-        return RunEstimate(None, None, f"{unknown} is recorded")
+        return RunEstimate(None, None, f"{unknown} with these settings is recorded")
     default = usual(task.name)
     other = [f"{name}={value}" for name, value in training.items() if default.get(name) != value]
     if other:

@@ -438,6 +438,8 @@ def _near(name: str, verb: Verb) -> str | None:
 def _unknown_option(name: str, value: str, rest: Sequence[str], verb: Verb, label: str) -> tuple[str, str]:
     """Return the sentence for an option that is not there, and the way out."""
     bare = name.lstrip("-").replace("-", "_")
+    if name in rest and any(word.startswith("task.args=") for word in rest[: rest.index(name)]):
+        return f"{name} is not an option of {label}", "quote what the script gets: task.args='--lr 0.1 ...'"
     if bare in verb.settings or (verb.overrides and bare in Experiment.model_fields):
         following = rest[rest.index(name) + 1 :] if name in rest else []
         example = value or next((word for word in following if not word.startswith("-")), "VALUE")

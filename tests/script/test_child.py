@@ -139,6 +139,15 @@ def test_a_number_with_a_comma_in_it_is_none(line: str) -> None:
     assert values == {"loss 1.": [1.0], "loss: 3.5,0.2": [3.5]}.get(line, [])
 
 
+@pytest.mark.parametrize(
+    ("name", "direction", "doubted"),
+    [("val_loss", "max", True), ("val_loss", "min", False), ("flossy", "max", False), ("acc", "max", False)],
+)
+def test_a_loss_that_is_to_become_larger_is_doubted(name: str, direction: Any, *, doubted: bool) -> None:
+    _, doubts = read(name, Goal(name, 0.3, direction), f"{name} 0.5")
+    assert bool(doubts) is doubted and all("task.direction=min" in doubt for doubt in doubts)
+
+
 def test_a_metric_that_is_no_number_any_more_is_told_once() -> None:
     values, doubts = read("loss", None, "loss 0.5", "loss nan", "loss nan", "loss 0.4")
     assert values[0] == 0.5 and math.isnan(values[1]) and values[3] == 0.4

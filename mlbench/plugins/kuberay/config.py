@@ -1,6 +1,7 @@
 """Define the fields of the cluster's YAML file, in addition to those of every cluster."""
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -74,6 +75,12 @@ def cluster_config(experiment: Experiment) -> Config:
         raise ClusterError(
             f"cluster.image={config.image} names a tag, which can move to another image",
             hint="give its digest: cluster.image=REPOSITORY@sha256:DIGEST",
+        )
+    digest = config.image.rpartition("@sha256:")[2]
+    if not re.fullmatch("[0-9a-f]{64}", digest):
+        raise ClusterError(
+            f"cluster.image={config.image}: {digest} is no digest of 64 hexadecimal digits",
+            hint="docker buildx imagetools inspect IMAGE prints it",
         )
     if experiment.max_failures and config.results_claim is None:
         raise ClusterError(

@@ -212,6 +212,7 @@ SPOT = "hardware=local hardware.cpus=2 hardware.workers_per_node=1 hardware.memo
     [
         "cluster.image=null",
         "cluster.image=mlbench:latest",
+        "cluster.image=mlbench@sha256:DIGEST",
         "cluster.limit_s=1200",
         "hardware=local",
         SPOT,
