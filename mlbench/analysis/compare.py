@@ -153,7 +153,7 @@ def _corrected(pairs: Sequence[PointPair], limit: float | None) -> tuple[PointPa
     two_sided, above = [], []
     for pair in tested:
         x, y, paired = times(pair.a, pair.b)
-        factor = _machine_factor(pair.a, pair.b, pair.calibration)
+        factor = pair.calibration.factor
         two_sided.append(2 * min(p_slower(*sides, factor, paired=paired) for sides in ((x, y), (y, x))))
         above.append(2 * p_slower(x, y, (1 + (limit or 0.0)) * factor, paired=paired))
     corrected = {}
@@ -226,7 +226,9 @@ def _pair(a: Point, b: Point, limit: float | None, *, with_disturbed: bool) -> P
     why = None if with_disturbed else _only_disturbed(a, b)
     if {a.source, b.source} != {SOURCE}:
         why = "results that others published were not measured on one machine with ours"
-    factor = _machine_factor(a, b, calibration)
+    if _other_machine(a, b):  # whose speed is a part of the question
+        calibration = replace(calibration, factor=1.0)
+    factor = calibration.factor
     verdict, why = ("no verdict", why) if why else _verdict(a, b, x, y, factor, paired=paired)
     goal_regression = _goal_regression(a, b)
     unshown = verdict in ("no difference shown", "inconclusive")
@@ -282,11 +284,6 @@ def _other_machine(a: Point, b: Point) -> bool:
     """Return whether the two were to be measured on other hardware, so that its speed is compared, too."""
     series, other = dict(a.series), dict(b.series)
     return a.hardware != b.hardware or any(series.get(name) != other.get(name) for name in MACHINE)
-
-
-def _machine_factor(a: Point, b: Point, calibration: pooling.Calibration) -> float:
-    """Return the factor by which times must differ more than machines that were to be equally fast did."""
-    return 1.0 if _other_machine(a, b) else calibration.factor
 
 
 def _order(a: Point, b: Point) -> Order | None:

@@ -117,7 +117,7 @@ def _calibration(pair: PointPair) -> str:
         ", ".join(pooling.rate(*item) for item in rates.items()) for rates in (calibration.a, calibration.b)
     )
     apart = f"; {calibration.difference.rpartition(', ')[2]}" if calibration.difference else ""
-    if apart and pair.verdict in ("faster", "slower"):
+    if calibration.factor > 1 and pair.verdict in ("faster", "slower"):
         apart += ", the times are further apart"
     return "calibration: A {}; B {}".format(*sides) + apart
 

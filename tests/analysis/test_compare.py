@@ -400,6 +400,17 @@ def test_times_must_differ_more_than_machines_that_differ_by_5_percent(
     assert pair.regression is (None if verdict == "no verdict" else share > 0)
 
 
+def test_only_times_that_had_to_be_further_apart_than_the_machines_are_said_to_be() -> None:
+    """Of other hardware the speed is a part of the question: 4 % slower there is slower."""
+    a = runs([10.0, 10.01, 9.99, 10.02, 9.98], "workers=2", nodes=calibrated([200]))
+    for hardware, share, further in (("local", 0.45, True), ("gcp_n1_standard_4", 0.04, False)):
+        words = ("workers=2", f"hardware={hardware}") if hardware != "local" else ("workers=1",)
+        times = [(1 + share) * run.time_to_accuracy for run in a if run.time_to_accuracy]
+        compared = compare(a, runs(times, *words, nodes=calibrated([150])))
+        assert only(compared).verdict == "slower" and only(compared).calibration.difference
+        assert ("further apart" in shown.text(compared, limit=None)) is further
+
+
 @pytest.mark.parametrize(
     ("nodes", "unknown"),
     [
