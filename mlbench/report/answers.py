@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, LEVEL, Ratio, max_coverage, ratio
 from mlbench.analysis.compare import slower_points
 from mlbench.analysis.points import SOURCE, Point
+from mlbench.analysis.pooling import calibration
 from mlbench.analysis.speedup import Speedup
 from mlbench.analysis.tradeoff import optimum
 from mlbench.record import attempts
@@ -214,6 +215,8 @@ def _against_others(
     for label in list(rivals)[:MOST_NAMED]:
         longer = ratio(rivals[label].times, best.point.times)
         what = f"takes {_times(longer, 'as long')}" if certain[label] else "is not shown to be slower"
+        if certain[label] and calibration(rivals[label].records, best.point.records).difference:
+            what = "is shown to be slower, though not by how much, as the machines were not equally fast"
         named += f". At its fastest {label} {what}"
     others = list(certain.values())[MOST_NAMED:]
     for many, what in ((others.count(True), "slower"), (others.count(False), "not shown to be slower")):

@@ -549,6 +549,13 @@ def test_nothing_is_shown_between_machines_of_two_speeds(snapshot: SnapshotAsser
     assert answer(group)[0] == snapshot
     (group,) = groups([*at_speed(2, 200e9), *at_speed(2, 199e9, "sync=zero1", repeats=5)])
     assert "calibrated" not in " ".join(answer(group))
+    slow = [
+        run.model_copy(update={"time_to_accuracy": 400.0 + run.seed})
+        for run in at_speed(2, 150e9, "sync=zero1")
+    ]
+    (group,) = groups([*at_speed(2, 200e9), *slow])
+    said = answer(group)[0]
+    assert "zero1 is shown to be slower, though not by how much" in said and "as long" not in said
 
 
 def test_a_goal_has_no_cost_where_a_run_that_reached_it_had_no_price(snapshot: SnapshotAssertion) -> None:
