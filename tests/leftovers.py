@@ -25,6 +25,7 @@ from mlbench.clusters import processes, reaper
 SHARED = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock", "/run/netns")
 # What mlbench, Ray, torch and multiprocessing would call what they leave there.
 OURS = re.compile("mlb-|mlbench|ray|plasma|torch_|psm_|sem[.]|loky")
+POD_BRIDGE = "mlbpods"  # between the pods of any test that has some
 TRACE = "MLBENCH_TEST_TRACE"  # environment variable of the commands of one test, and of what they start
 KEPT = (".ray/auth_token", ".cache/mlbench/ray.lock")  # in the home directory (docs/security.md)
 USERS_RAY = "192.0.2.7:6379"  # where the user's own Ray is, as `ray start` notes it
@@ -75,7 +76,7 @@ def leftovers(environment: Mapping[str, str] | None = None) -> set[str]:
     """
     trace = (environment or os.environ)[TRACE]
     left = {f"control group {group}" for group in _control_groups()}
-    left |= {f"interface {name}" for name in psutil.net_if_addrs()}
+    left |= {f"interface {name}" for name in psutil.net_if_addrs() if name != POD_BRIDGE}
     for kind in ("shm", "sem", "msg"):
         with suppress(OSError):
             lines = Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]

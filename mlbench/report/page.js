@@ -99,7 +99,7 @@
       bar.appendChild(a);
     }
     link("CSV", "data:text/csv;charset=utf-8," + encodeURIComponent(csv(figure)));
-    link("SVG", place.parentNode.querySelector(".still").src);
+    link("SVG", place.parentNode.querySelector(".still img").src);
     if (switchable(figure)) {
       var button = document.createElement("button");
       button.type = "button";

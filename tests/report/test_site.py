@@ -95,7 +95,7 @@ def test_the_leaderboard_is_readable_on_every_width(tmp_path: Path) -> None:
     titles = "[...document.querySelectorAll('.group h2')].map(h => h.innerText)"
     kinds = "[...document.querySelector('.group').children].map(e => e.className || e.tagName).join(' ')"
     # A letter of a picture is 11 units high.
-    letters = "[...document.querySelectorAll('.still')].map(i => 11 * i.clientWidth / i.naturalWidth)"
+    letters = "[...document.querySelectorAll('.still img')].map(i => 11 * i.clientWidth / i.naturalWidth)"
     with chromium.browse() as browser:
         for width, name in ((1280, "site"), (390, "site-phone")):
             browser.open(index.as_uri(), width=width, height=760)

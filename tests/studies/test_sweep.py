@@ -246,4 +246,4 @@ def test_a_point_that_does_not_fit_is_refused_and_a_sweep_whose_trials_do_not_st
     sweep = there.tiny("workers=1", "backend=gloo,nccl", "repeats=1", name="stuck")
     code, said = sweep.finish()
     assert code == 1 and "did not start" in said and "File exists" in said, said
-    assert "nodes with a GPU" in said and "Traceback" not in said and not sweep.records(), said
+    assert "needs 1 GPUs" in said and "Traceback" not in said and not sweep.records(), said

@@ -19,13 +19,14 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from leftovers import POD_BRIDGE
 from pod_logs import kubelet
 
 from mlbench.plugins.kuberay.api import ApiError, Kubernetes, path
 from mlbench.plugins.kuberay.capacity import quantity
 
 namespace = pytest.importorskip("mlbench.plugins.emulation.namespace")  # pods are in some of their own
-BRIDGE, GATEWAY = "mlbpods", "10.88.0.1"
+GATEWAY = "10.88.0.1"
 # A root for a container: what it writes goes to a layer of its own in memory, before it becomes read-only.
 PREPARE = """
 set -e
@@ -66,9 +67,9 @@ class Kubelets:
         self._http = kubelet(self.output, certificate=certificate)
 
     def __enter__(self) -> "Kubelets":
-        for line in (f"link add {BRIDGE} type bridge", f"addr add {GATEWAY}/24 dev {BRIDGE}"):
+        for line in (f"link add {POD_BRIDGE} type bridge", f"addr add {GATEWAY}/24 dev {POD_BRIDGE}"):
             subprocess.run(["ip", *line.split()], check=True)
-        subprocess.run(["ip", "link", "set", BRIDGE, "up"], check=True)
+        subprocess.run(["ip", "link", "set", POD_BRIDGE, "up"], check=True)
         for target in (self._http.serve_forever, self._watch):
             threading.Thread(target=target, daemon=True).start()
         return self
@@ -83,7 +84,7 @@ class Kubelets:
             self.api.delete(path("v1", "Node", name=name))
         self._http.shutdown()
         self._http.server_close()
-        subprocess.run(["ip", "link", "del", BRIDGE], check=True)
+        subprocess.run(["ip", "link", "del", POD_BRIDGE], check=True)
 
     def node(self, name: str, role: str) -> None:
         """Register a node that is ready."""
@@ -175,7 +176,7 @@ class Kubelets:
     def _run_containers(self, pod: Any, host: Any, link: str, address: str) -> None:
         for line in (
             f"ip link add {link} type veth peer name eth0 netns {host.path}",
-            f"ip link set {link} master {BRIDGE} up",
+            f"ip link set {link} master {POD_BRIDGE} up",
         ):
             subprocess.run(line.split(), check=True)
         route = f"route add default via {GATEWAY}"  # by which Ray learns its own address
