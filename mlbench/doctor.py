@@ -22,6 +22,7 @@ from mlbench.record import format
 from mlbench.terminal.args import FAILED, JSON, OK, Args, Command, run_command, say
 
 PACKAGE = "mlbench-suite"
+LEAST_FREE = 10**8  # bytes; a mini run with its data and the store of MLflow takes some 10 MB
 REAP = "mlbench cluster reap ends and removes them"
 COMMAND = Command("doctor", empty=True)
 main = partial(run_command, COMMAND)
@@ -152,13 +153,17 @@ def _folders(data_root: Path, output_root: Path) -> Iterator[Check]:
         if not folder.is_dir() or not os.access(folder, os.W_OK):
             yield Check(name, "fault", f"{root} cannot be written", f"give another {name}=")
             continue
-        free = format.with_prefix(shutil.disk_usage(folder).free, "B")
-        yield Check(name, "here", f"{root}, {free} free")
+        free = shutil.disk_usage(folder).free
+        said = f"{root}, {format.with_prefix(free, 'B')} free"
+        if free < LEAST_FREE:
+            yield Check(name, "fault", said, f"free some space, or give another {name}=")
+        else:
+            yield Check(name, "here", said)
     names = sorted(path.parent.name for path in data_root.glob(f"[!.]*/{arrow.MANIFEST}"))
     if names:
         yield Check("data sets", "here", ", ".join(names))
     else:
-        way = "a mini run prepares its data: mlbench data prepare task=NAME scale=official"
+        way = "a mini run prepares its own, mlbench data prepare task=NAME scale=official the full set"
         yield Check("data sets", "absent", f"none in {data_root}", way)
     store = output_root / "mlflow.db"
     yield Check(

@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = list(argv)
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     _line[:] = arguments[cut + 1 :]
-    return run_command(replace(COMMAND, empty=bool(_line)), arguments[:cut])
+    return run_command(replace(COMMAND, empty="--" in arguments), arguments[:cut])
 
 
 def measure(

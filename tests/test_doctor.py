@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -84,6 +85,12 @@ def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path: Path, capsys: Any)
     (tmp_path / "file").touch()
     checks = rows(capsys, f"data_root={tmp_path / 'file' / 'data'}", code=1)
     assert checks["data_root"]["state"] == "fault" and "cannot be written" in checks["data_root"]["detail"]
+
+
+def test_a_folder_without_space_is_a_fault(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**6))
+    checks = rows(capsys, f"output_root={tmp_path}", code=1)
+    assert checks["output_root"]["state"] == "fault" and checks["output_root"]["way"]
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from syrupy.assertion import SnapshotAssertion
 import mlbench
 from mlbench import results
 from mlbench.config.errors import UserError
+from mlbench.config.overrides import search_word
 from mlbench.config.store_uri import default_store
 from mlbench.record import events, reader, run_folders, study
 from mlbench.record.build_record import build_record
@@ -156,6 +157,21 @@ def test_list_selects(root: Path, capsys: Any, snapshot: SnapshotAssertion) -> N
     key = reader.load(root / "run-workers3-a" / "record.json").key
     assert names(f"key:{key[:10]}") == ["run-workers3-a"]
     assert names("seed=10", "backend=gloo", "recipe=mlbench2020")[0] == "run-workers3-a"
+
+
+def test_a_variant_of_a_task_is_found_by_its_own_name(root: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "cfg" / "task").mkdir(parents=True)
+    (tmp_path / "cfg" / "task" / "small.yaml").write_text("defaults: [logreg, _self_]\nbatch_size: 64\n")
+    run = Run(root, search_word(f"{tmp_path}/cfg"), "task=small", "division=open", name="2026-small", seed=3)
+    run.validate(95.0)
+    run.end("goal_reached")
+    for word in ("task=small", "variant=small", "task=small,resnet20"):
+        assert results.main(["list", word, f"output_root={root}", "--json"]) == 0
+        assert [row["run"] for row in json.loads(capsys.readouterr().out)] == ["2026-small-3"]
+    assert results.main(["list", "task=logreg", f"output_root={root}", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 3
+    assert results.main(["list", "task=smal", f"output_root={root}"]) == 2
+    assert "did you mean small?" in capsys.readouterr().err
 
 
 def test_compare_is_a_table_with_a_verdict(root: Path, capsys: Any) -> None:

@@ -2,17 +2,20 @@
 
 All words of a selection must hold, `last` after the others. A comma separates values of which one must. Names
 are those of the command line and of a resolved configuration (`task.batch_size`), and status, source, key,
-recipe and run.
+recipe and run. A variant of a task is found by its own name and by the task's.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from mlbench.config.division import variant
 from mlbench.config.errors import ResultError, suggest
 from mlbench.config.identity import flatten, role
 from mlbench.record import run_folders
 from mlbench.record.record import Record
+
+NAMES = {"task": ("task", "variant")}  # the fields of a run that a name selects by, if not its own alone
 
 
 def select(
@@ -61,12 +64,14 @@ def fields(record: Record) -> dict[str, Any]:
     groups = {name: value for name, value in experiment.items() if isinstance(value, dict)}
     named |= {name: value["name"] for name, value in groups.items() if "name" in value}
     named |= {name: getattr(record, name) for name in ("status", "key", "seed", "eligible")}
+    named |= {"variant": variant(named["task"], record.deviations)}
     return named | {"source": record.origin, "run": record.run_id, "recipe": record.experiment.task.recipe}
 
 
 def matches(fields: Mapping[str, Any], name: str, accepted: Sequence[str]) -> bool:
     """Return whether a run's field has one of these values."""
-    return name in fields and any(_equal(fields[name], text) for text in accepted)
+    values = [fields[field] for field in NAMES.get(name, (name,)) if field in fields]
+    return any(_equal(value, text) for value in values for text in accepted)
 
 
 def _equal(value: Any, text: str) -> bool:

@@ -1,6 +1,7 @@
 """Compose an experiment from conf/ and `name=value` overrides, once a run."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -50,7 +51,7 @@ def hardware(name: str) -> Hardware:
     try:
         return Hardware.model_validate(composed["hardware"])
     except ValidationError as error:
-        sentences = field_errors.sentences([("hardware.", error)], composed)
+        sentences = field_errors.sentences([("hardware.", error)], composed, {"hardware": name})
         raise ConfigurationError("; ".join(sentences)) from error
 
 
@@ -63,7 +64,7 @@ def compose(arguments: Sequence[str] = ()) -> Experiment:
     parsed = overrides.parse(arguments)
     _choose_division(parsed)
     composed, reference = overrides.values(parsed)
-    experiment = _validated(composed, parsed.errors)
+    experiment = _validated(composed, parsed.errors, parsed.choices)
     if experiment is not None and not isinstance(experiment.task, TrainingConfig):
         chosen = [f"sync={parsed.choices['sync']}"] if parsed.choices.get("sync", "ddp") != "ddp" else []
         chosen += [name for name in parsed.values if name.startswith("sync.")]
@@ -170,7 +171,9 @@ def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Devia
     return differences
 
 
-def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None:
+def _validated(
+    composed: dict[str, Any], errors: list[str], choices: Mapping[str, str] = MappingProxyType({})
+) -> Experiment | None:
     """Validate with the Config of the chosen task, sync strategy and cluster. Add one sentence an error."""
     parts: dict[str, Any] = dict(composed)
     problems: list[tuple[str, ValidationError]] = []
@@ -189,7 +192,8 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
         errors += _not_numbers(composed, experiment)
         errors += (sentence for check in checks.CHECKS for sentence in check(experiment))
         experiment = _with_precision(experiment)
-    errors += [sentence for sentence in field_errors.sentences(problems, composed) if sentence not in errors]
+    wrong = field_errors.sentences(problems, composed, choices)
+    errors += [sentence for sentence in wrong if sentence not in errors]
     return experiment if not problems else None
 
 

@@ -52,9 +52,14 @@ class Deviation(BaseModel):
         return f"{self.field} is {self.given}, the reference is {self.reference} (rule {self.rule})"
 
 
+def variant(name: str, deviations: Iterable[Deviation]) -> str:
+    """Return the name of the custom file that chose a task, or the task's own."""
+    return next((str(deviation.given) for deviation in deviations if deviation.field == "task"), name)
+
+
 def task_title(name: str, deviations: Iterable[Deviation]) -> str:
     """Return a task's name, preceded by the custom file that chose it."""
-    chosen = next((str(deviation.given) for deviation in deviations if deviation.field == "task"), name)
+    chosen = variant(name, deviations)
     return name if chosen == name else f"{chosen} (a variant of {name})"
 
 

@@ -109,7 +109,7 @@ class Price(FrozenModel):
     """What one node costs. Every price carries its date and origin."""
 
     usd_per_hour: PositiveFloat
-    usd_per_hour_spot: PositiveFloat | None
+    usd_per_hour_spot: PositiveFloat | None = None  # None: it has none, or it is unknown
     date: Annotated[str, Field(pattern=DATE)]  # ISO date on which the price was read
     source: str
 

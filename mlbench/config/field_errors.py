@@ -1,6 +1,7 @@
 """What pydantic found wrong with a configuration, as one sentence a field."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,11 +21,15 @@ MESSAGES = {  # by the beginning of pydantic's name of an error
 WORDS = {"bool": ("true", "false")}  # what a member of a union allows, in the words of the command line
 
 
-def sentences(problems: Iterable[tuple[str, ValidationError]], composed: Mapping[str, Any]) -> list[str]:
+def sentences(
+    problems: Iterable[tuple[str, ValidationError]],
+    composed: Mapping[str, Any],
+    choices: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
     """Return one sentence for each wrong field, and one for all fields that a group's file lacks.
 
     - problems: errors with the prefix of their fields, e.g. "task.". Those of a group come before "".
-    - composed: the values by group, for the names of their files.
+    - composed: the values by group. choices: the names that chose their files, where these are others.
     """
     by_path: dict[str, list[Any]] = {}
     prefixes = []
@@ -39,17 +44,27 @@ def sentences(problems: Iterable[tuple[str, ValidationError]], composed: Mapping
         if problem["type"] == "missing":
             group, _, field = path.partition(".")
             missing.setdefault(group, []).append(field)
-    lacking = [f"{_file(group, composed)} lacks {', '.join(fields)}" for group, fields in missing.items()]
-    wrong = [_sentence(path, some, composed) for path, some in by_path.items()
+    files = {
+        group: f"the file of {group}={choices.get(group) or values.get('name', '?')}"
+        for group, values in composed.items()
+        if isinstance(values, dict)
+    }
+    lacking = [f"{files.get(group, 'a run')} lacks {', '.join(fields)}" for group, fields in missing.items()]
+    wrong = [_sentence(path, some, composed, files) for path, some in by_path.items()
              if some[0]["type"] != "missing"]  # fmt: skip
     return [*lacking, *wrong]
 
 
-def _sentence(path: str, problems: Sequence[Any], composed: Mapping[str, Any]) -> str:
+def _sentence(
+    path: str, problems: Sequence[Any], composed: Mapping[str, Any], files: Mapping[str, str]
+) -> str:
     value = problems[0]["input"]
     if problems[0]["type"] == "extra_forbidden":
         group, _, field = path.partition(".")
-        return f"{field or path} is not a field of {_file(group, composed) if field else 'a run'}"
+        if not field:
+            return f"{path} is not a field of a run"
+        near = suggest(field, [name for name in composed[group] if name != field])
+        return f"{field} is not a field of {files[group]}{near if 'did you mean' in near else ''}"
     given = "null" if value is None else str(value)
     start = f"{path}: " if isinstance(value, dict | list) else f"{path}={given}: "
     literals = [problem for problem in problems if problem["type"] == "literal_error"]
@@ -74,10 +89,6 @@ def _message(problem: Any) -> str:
         return "not a date, e.g. 2026-11-27"
     plain = message.replace("Input should be", "must be")
     return next((text for name, text in MESSAGES.items() if kind.startswith(name)), plain)
-
-
-def _file(group: str, composed: Mapping[str, Any]) -> str:
-    return f"the file of {group}={composed.get(group, {}).get('name', '?')}"
 
 
 def _is_field(part: int | str) -> bool:

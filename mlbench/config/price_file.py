@@ -16,7 +16,7 @@ from mlbench.config.errors import ConfigurationError, first_line
 from mlbench.config.experiment import Price
 
 PRICES = TypeAdapter(dict[str, Price])
-HINT = "every price needs usd_per_hour, usd_per_hour_spot (or null), date and source"
+HINT = "every price needs usd_per_hour, date and source, and may have usd_per_hour_spot"
 
 
 def path() -> Path:

@@ -215,7 +215,7 @@ def run(
                 ended = _measure(contest, sides[name], [*overrides, *seed], caches, number, name == order[0])
                 if ended.code:
                     why = (ended.record and ended.record.error) or ended.error
-                    show(f"mlbench: {name} failed with exit code {ended.code}: {why}")
+                    show(f"mlbench: {name} failed: {why or f'exit code {ended.code}'}")
                     return ended.code
                 if not number:
                     new = _files(contest).items() - before.items()

@@ -4,7 +4,7 @@ import os
 import shlex
 from pathlib import Path
 
-from mlbench.config import libraries
+from mlbench.config import libraries, overrides
 from mlbench.config.credentials import without_credentials
 from mlbench.config.store_uri import default_store
 from mlbench.record import run_folders
@@ -52,7 +52,7 @@ def again(record: Record) -> str:
         return ""  # no command line
     if "--" in command:  # a launcher's command line, which sets its seed itself
         return without_credentials(shlex.join(command))
-    command.append(f"seed={record.seed}")
+    command = overrides.typed([*command, f"seed={record.seed}"])
     if record.status in FINISHED:
         command.append("force=true")  # else the stored result would be shown
     return without_credentials(shlex.join(command))

@@ -119,7 +119,8 @@ def nothing_found(args: Args, filters: Sequence[str] = ()) -> str:
     rows = [entry.fields for entry in runs.values()]
     for word in filters:
         name, equals, value = word.partition("=")
-        values = {str(row[name]) for row in rows if row.get(name) is not None} if equals else set()
+        fields = select.NAMES.get(name, (name,)) if equals else ()
+        values = {str(row[field]) for row in rows for field in fields if row.get(field) is not None}
         values = {text.lower() if text in ("True", "False") else text for text in values}
         if values.isdisjoint(value.split(",")) and values:
             return f"{where} matches {word}{suggest(value.split(',')[0], sorted(values))}"

@@ -143,6 +143,9 @@ def export_studies(output_root: Path, records: Sequence[Record], to: Path) -> li
 
 
 def _of_the_folder(folder: Path) -> Iterator[str]:
+    if not FOLDER.fullmatch(folder.name) and not (folder / FILE).is_file():
+        yield f"{folder.name!r} is not a submission: neither its name is DATE-HARDWARE nor has it a {FILE}"
+        return
     if not FOLDER.fullmatch(folder.name):
         yield f"the folder {folder.name!r} is not named DATE-HARDWARE, e.g. 2026-11-24-8xh100"
     if not ENTITY.fullmatch(folder.parent.name):

@@ -393,6 +393,12 @@ def test_scripts_with_other_content_share_no_rank(tmp_path: Path) -> None:
     assert len(sections) == 2 and all(section.startswith("open division, script ") for section in sections)
 
 
+def test_a_folder_of_runs_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    hand_in(tmp_path, tmp_path / "runs")
+    assert len(list((tmp_path / "runs").rglob("*"))) > 1
+    assert len(submission.check(tmp_path / "runs").refusals) == 1
+
+
 def test_who_extends_a_study_hands_its_runs_in_again(tmp_path: Path) -> None:
     first = hand_in(tmp_path, tmp_path / "runs")
     later = first.with_name("2026-12-24-two-cores")

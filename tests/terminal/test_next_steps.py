@@ -54,6 +54,11 @@ def test_an_interrupted_run_does_not_call_its_store_unreachable():
         ),
         ("python -m mlbench.run workers=4", "failed", "mlbench run workers=4 seed=7"),
         (
+            "python -m mlbench.run task=mine 'hydra.searchpath=['\"'\"'/my/conf'\"'\"']'",
+            "failed",
+            "mlbench run task=mine --config-dir /my/conf seed=7",
+        ),
+        (
             "python -m mlbench.run 'data_root=/my data'",
             "interrupted",
             "mlbench run 'data_root=/my data' seed=7",
