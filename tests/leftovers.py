@@ -109,9 +109,9 @@ def await_nothing_but(
         return {line for line in lines if not (of_torch and torch_folder.search(line))}
 
     end = time.monotonic() + PATIENCE_S
-    while left() and time.monotonic() < end:
+    while (found := left()) and time.monotonic() < end:
         time.sleep(0.1)
-    assert left() == set(), sorted(left())
+    assert not found, sorted(found)
 
 
 def await_end(trace: str) -> None:
