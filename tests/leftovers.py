@@ -25,7 +25,8 @@ from mlbench.clusters import processes, reaper
 SHARED = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock", "/run/netns")
 # What mlbench, Ray, torch and multiprocessing would call what they leave there.
 OURS = re.compile("mlb-|mlbench|ray|plasma|torch_|psm_|sem[.]|loky")
-POD_BRIDGE = "mlbpods"  # between the pods of any test that has some
+POD_BRIDGE = "mlbpods"
+OF_PODS = re.compile(f"{POD_BRIDGE}|pod[0-9]+")  # interfaces of another test's pods
 TRACE = "MLBENCH_TEST_TRACE"  # environment variable of the commands of one test, and of what they start
 KEPT = (".ray/auth_token", ".cache/mlbench/ray.lock")  # in the home directory (docs/security.md)
 USERS_RAY = "192.0.2.7:6379"  # where the user's own Ray is, as `ray start` notes it
@@ -76,7 +77,7 @@ def leftovers(environment: Mapping[str, str] | None = None) -> set[str]:
     """
     trace = (environment or os.environ)[TRACE]
     left = {f"control group {group}" for group in _control_groups()}
-    left |= {f"interface {name}" for name in psutil.net_if_addrs() if name != POD_BRIDGE}
+    left |= {f"interface {name}" for name in psutil.net_if_addrs() if not OF_PODS.fullmatch(name)}
     for kind in ("shm", "sem", "msg"):
         with suppress(OSError):
             lines = Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]
