@@ -27,6 +27,20 @@ from mlbench.tracking import client, uploader
 GOAL_S = 10.0  # s that a script has, from its first step on, to set its goal
 
 
+class Host:
+    """Watches this host from now on: its CPUs and GPUs, and the energy that they take."""
+
+    def __init__(self) -> None:
+        self.meter, self._use = EnergyMeter(), CpuUse(own=own_processes)
+        self.monitor = NodeMonitor(meter=self.meter).__enter__()
+        self.energy_j: dict[str, float] = {}
+
+    def described(self) -> Node:
+        """Return what it is and what was seen on it."""
+        seen = {"interference": self._use.interference(), "gpu_use": self.monitor.gpu_use()}
+        return worker_process.described().model_copy(update=seen | {"energy_j": self.energy_j})
+
+
 class Recorder:
     """Watches this host from now on, and writes one run. Its folder begins when all ranks have made a step.
 
@@ -57,8 +71,7 @@ class Recorder:
         self._live, self._written = live, 0  # intervals
         artifacts = experiment.output_root.absolute() / client.ARTIFACTS
         self._store = client.preload(experiment.store, artifacts=artifacts)
-        self._meter, self._use = EnergyMeter(), CpuUse(own=own_processes)
-        self._monitor = NodeMonitor(meter=self._meter).__enter__()
+        self._host = Host()
 
     def take(self, *, final: bool) -> None:
         """Write the intervals that have ended into the log."""
@@ -77,20 +90,20 @@ class Recorder:
                 started_at=self.collector.started_at,
                 unit=summary.UNIT,
                 phase_times=[each.plain() for each in times],
-                system=self._monitor.drain(),
+                system=self._host.monitor.drain(),
             )
             self._written += 1
 
     def stop(self) -> None:
         """Stop to listen and to watch this host."""
         self.collector.close()
-        self._monitor.__exit__()
+        self._host.monitor.__exit__()
 
     def drain(self, timeout_s: float) -> None:
         """Write what the ranks, which have `timeout_s` for it, report at their end."""
         self.collector.drain(timeout_s)
         self.take(final=True)
-        self._energy = self._meter.read()
+        self._host.energy_j = self._host.meter.read()
 
     def finish(self, status: str | None, error: str | None, *, log: bytes | None = None) -> Record | None:
         """Write the record and show it. None if nothing was trained.
@@ -189,10 +202,7 @@ class Recorder:
         """
         update: dict[str, Any] = {"threads_per_worker": ranks[0]["threads"]}
         if host == platform.node():
-            node = worker_process.described()
-            update |= {"interference": self._use.interference(), "energy_j": self._energy if alone else {}}
-            update |= {"gpu_use": self._monitor.gpu_use()}
-            return node.model_copy(update=update)
+            return self._host.described().model_copy(update=update | ({} if alone else {"energy_j": {}}))
         node = self.collector.hosts[host]
         cpus = len({cpu for rank in ranks for cpu in rank["cpus"]})  # srun binds each rank to some
         warnings = [f"{host}: its energy and other processes were not measured"]

@@ -84,6 +84,27 @@ class PointProgress:
         return ""
 
 
+@dataclass
+class RunInProgress:
+    """A run of the sweep: its point's overrides and the seed, when it began, and how far it is.
+
+    - shown: when a line last showed that it is alive. epoch: the present one, and how many it has at most.
+    """
+
+    overrides: str
+    begin: float
+    shown: float
+    epoch: tuple[float, float] | None = None
+    waits: bool = False  # for another run on this machine
+
+    def progress(self, now: float) -> str:
+        """Return how far it is, and for how long it has run."""
+        seconds = format.whole(now - self.begin)
+        if self.epoch and self.epoch[1]:
+            return f"epoch {self.epoch[0]:.1f} of {self.epoch[1]:g}, {seconds}"
+        return f"waiting for another run, {seconds}" if self.waits else f"running, {seconds}"
+
+
 class SweepView(View):
     """Counter and view of the runs of a sweep.
 
@@ -108,10 +129,7 @@ class SweepView(View):
         self.spent: float | None = None
         self._now = now
         self._begin = now()
-        self._running = ""
-        self._run_begin = self._shown = now()
-        self._epoch: tuple[float, float] | None = None
-        self._waits = False
+        self._run: RunInProgress | None = None
         self._rows: dict[str, list[str]] = {}  # cells by label, until another run has ended
         common = self.points[0].overrides if len(self.points) > 1 else ()
         self._common = [word for word in common if all(word in point.overrides for point in self.points)]
@@ -134,26 +152,27 @@ class SweepView(View):
     @never_raises
     def started(self, overrides: str) -> None:
         """Show which run is in progress. `overrides` are the point's overrides and the seed."""
-        self._running, self._run_begin, self._epoch = overrides, self._now(), None
-        self._waits, self._shown = False, self._run_begin
+        self._run = RunInProgress(overrides, begin=self._now(), shown=self._now())
         self.line(f"{self.done + self.failed + 1}/{self.total} {overrides}")
 
     @never_raises
     def waiting(self, waits: bool) -> None:
         """Show that the run in progress waits for another run on this machine, or no longer does."""
-        self._waits, self._run_begin = waits, self._now()
+        if self._run:
+            self._run.waits, self._run.begin = waits, self._now()
         if waits:
             self.line("    waiting for another run that measures on this machine")
 
     @never_raises
     def advanced(self, epoch: float, epochs: float) -> None:
         """Show how far the run in progress is."""
-        self._epoch = epoch, epochs
+        if self._run:
+            self._run.epoch = epoch, epochs
 
     @never_raises
     def ended(self, overrides: str, record: Record | None, error: str | None, status: str = "failed") -> None:
         """Show how a run ended, and what is left of the sweep."""
-        self._running = ""
+        self._run = None
         if record is not None and record.status in FINISHED:
             self.done += 1
             self._rows.clear()
@@ -166,16 +185,16 @@ class SweepView(View):
             self.line(f"    {self.standing()}")
 
     def quiet(self) -> None:
-        if self._running and self._now() - self._shown >= QUIET_S:
-            self._shown = self._now()
-            self.line(f"    {self._progress()}; {self.standing()}")
+        if self._run and self._now() - self._run.shown >= QUIET_S:
+            self._run.shown = self._now()
+            self.line(f"    {self._run.progress(self._now())}; {self.standing()}")
 
     def screen(self) -> Group:
         grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         for heading in ("point", "done", "median", "interval", "speed-up"):
             grid.add_column(heading, overflow="ellipsis", no_wrap=True)
         room = max(FEWEST, self.console.height - ROOM)
-        running = _point(self._running)
+        running = _point(self._run.overrides) if self._run else ""
         at = next((i for i, point in enumerate(self.points) if point.label == running), 0)
         first = max(0, min(at - room // 2, len(self.points) - room))
         for point in self.points[first : first + room]:
@@ -196,23 +215,18 @@ class SweepView(View):
 
     def _now_running(self) -> list[Table]:
         """Return the line of the run in progress: its point and seed, a bar over its epochs, its time."""
-        if not self._running:
+        if not self._run:
             return []
-        overrides = shlex.join(word for word in shlex.split(self._running) if word not in self._common)
-        epoch, epochs = self._epoch or (0.0, 0.0)
+        words = shlex.split(self._run.overrides)
+        overrides = shlex.join(word for word in words if word not in self._common)
+        epoch, epochs = self._run.epoch or (0.0, 0.0)
         line = Table.grid(padding=(0, 1), expand=True)
         line.add_column(overflow="ellipsis", no_wrap=True, max_width=self.console.width // 2)
         line.add_column(ratio=1)
         line.add_column(no_wrap=True)
-        line.add_row(overrides, ProgressBar(total=epochs or 1.0, completed=epoch), self._progress())
+        bar = ProgressBar(total=epochs or 1.0, completed=epoch)
+        line.add_row(overrides, bar, self._run.progress(self._now()))
         return [line]
-
-    def _progress(self) -> str:
-        """Return how far the run in progress is, and for how long it has run."""
-        seconds = format.whole(self._now() - self._run_begin)
-        if self._epoch and self._epoch[1]:
-            return f"epoch {self._epoch[0]:.1f} of {self._epoch[1]:g}, {seconds}"
-        return f"waiting for another run, {seconds}" if self._waits else f"running, {seconds}"
 
     def standing(self) -> str:
         """Return done of total, the time, the estimate and the money, as far as they are known."""
@@ -220,7 +234,7 @@ class SweepView(View):
         if self.failed:
             parts.append(f"{self.failed} failed")
         parts.append(f"{format.whole(self.elapsed())} elapsed")
-        running = max(self.run_s - (self._now() - self._run_begin), 0.0) if self._running else 0.0
+        running = max(self.run_s - (self._now() - self._run.begin), 0.0) if self._run else 0.0
         if self.left is not None and (left := self.left + running):
             parts.append(f"about {format.whole(left)} left")
         parts.append("not priced" if self.spent is None else f"{format.usd(self.spent)} spent")
