@@ -16,7 +16,8 @@ from mlbench.launch.recorder import Recorder
 from mlbench.probe.stamps import FORWARD, FORWARD_END, STEP
 from mlbench.record import events
 from mlbench.record.record import Node, Record
-from mlbench.script.collector import Collector, Rank
+from mlbench.script.collector import Collector
+from mlbench.script.listener import Rank
 from mlbench.script.steps import assemble
 from mlbench.tracking import client, uploader
 

@@ -7,7 +7,8 @@ import pytest
 
 from mlbench.probe.stamps import BACKWARD, DATA, DATA_END, FORWARD, FORWARD_END, LAUNCH, STEP, Stamp
 from mlbench.script import memory_kills, summary
-from mlbench.script.collector import Collector, Rank
+from mlbench.script.collector import Collector
+from mlbench.script.listener import Rank
 
 WHOLE: list[Stamp] = [(FORWARD, 1.0), (FORWARD_END, 2.0, 1, 4, 0), (BACKWARD, 2.0, 1), (STEP, 3.0)]
 LAUNCHED: list[Stamp] = [*WHOLE[:3], (LAUNCH, 2.5)]

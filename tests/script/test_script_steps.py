@@ -45,8 +45,9 @@ from mlbench.probe.stamps import (
     Stamp,
     encode,
 )
-from mlbench.script import intervals, sources, summary
-from mlbench.script.collector import Collector, Rank, _answer
+from mlbench.script import intervals, listener, sources, summary
+from mlbench.script.collector import Collector
+from mlbench.script.listener import Rank
 from mlbench.script.steps import VALIDATION_END, Meeting, Splitter, Step, assemble
 from mlbench.studies.grid import parse
 
@@ -301,13 +302,13 @@ def test_a_collector_answers_nobody_without_its_token() -> None:
 
 
 def test_a_rank_that_is_answered_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    collector, known, answer = Collector("127.0.0.1", metric="acc", goal=None), list[bool](), _answer
+    collector, known, answer = Collector("127.0.0.1", metric="acc", goal=None), list[bool](), listener.answer
 
     def look(connection: socket.socket, **message: Any) -> None:
         known.append(0 in collector.ranks)
         answer(connection, **message)
 
-    monkeypatch.setattr("mlbench.script.collector._answer", look)
+    monkeypatch.setattr(listener, "answer", look)
     host, port = collector.address.split(":")
     with socket.create_connection((host, int(port))) as rank:
         rank.sendall(
