@@ -2,13 +2,15 @@
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mlbench.probe.device_moments import GpuClock
 from mlbench.record.phases import PHASES, TRAIN_STEP, UNDIVIDED, PhaseTimes, duration_bin
 
+RESOLVE_EVERY = 1_000  # stamped steps between two sums of stamps, which bounds how many of them are kept
+Stamp = tuple[str, Any]  # kind and moment
 # Phases that end with communication, and what went on before its launch.
 ENDS_COMMUNICATION = {"backward": "backward", "transfer": "optimizer"}
 
@@ -142,6 +144,88 @@ class DeviceClock(GpuClock):
                 elif kind != "launch":  # which its "reduced" holds, too
                     self.free.append(stamp)
         return result
+
+
+class Stamps:
+    """The stamps of this process on the clock of what it computes on, and the sums of the resolved ones.
+
+    - now(): the moment; on a GPU an event on its present stream.
+    - kept: kind and moment of each stamp that is in no sum yet. Kinds: a phase that ends, a begin of a step
+      ("", or "first" after time outside), "launch", "reduced" and "anchor".
+    - steps: how many were stamped.
+    """
+
+    def __init__(self, device: str, now: Callable[[], float]) -> None:
+        self._device = device
+        self._clock = _device_clock(device, now) if device.startswith("cuda") else None
+        # Without a reference to its owner: it is to be freed at once, and not in a fork, which has no CUDA.
+        self.now: Callable[[], Any] = _events(self._clock) if self._clock else now
+        self.kept: list[Stamp] = []
+        self.totals = StepTotals()
+        self.steps = 0
+        self._older = 0  # how many stamps lie before the last boundary of RESOLVE_EVERY
+
+    def first(self, now: float) -> None:
+        """Stamp the begin of the first step after time outside. `now` is the host's time."""
+        self.kept.append(("first", (self.now(), now) if self._clock else now))
+
+    def anchor(self) -> None:
+        """Tie the GPU's clock to the host's, if there is one and it is time."""
+        if self._clock and (anchor := self._clock.anchor()):
+            self.kept.append(("anchor", anchor))
+
+    def step_ends(self) -> None:
+        """Count a stamped step. Sum up those of long ago: a GPU has passed them, and does not run dry."""
+        self.steps += 1
+        if self.steps % RESOLVE_EVERY == 0:
+            self._resolve(self._older)
+            self._older = len(self.kept)
+
+    def resolve(self) -> None:
+        """Turn all stamps into seconds. Waits for the device."""
+        if self.kept:
+            self.wait()
+        self._resolve(len(self.kept))
+        self._older = 0
+
+    def drop(self) -> None:
+        """Forget the stamps that are in no sum yet."""
+        del self.kept[:]
+        self._older = 0
+
+    def fill(self, times: PhaseTimes) -> Arrivals:
+        """Write the sums since the last call into `times`."""
+        totals, self.totals = self.totals, StepTotals()
+        times.clock_error_s = self._clock.error_s if self._clock else 0.0
+        return totals.fill(times)
+
+    def between(self, pairs: Sequence[tuple[Any, Any]]) -> list[float]:
+        """Return the seconds between two moments of each pair. Waits for the device."""
+        self.wait()
+        return [begin.elapsed_time(end) / 1e3 if self._clock else end - begin for begin, end in pairs]
+
+    def wait(self) -> None:
+        """Wait until a GPU has done all that was queued on it."""
+        if self._clock:
+            self._clock.torch.cuda.synchronize(self._device)
+
+    def _resolve(self, count: int) -> None:
+        stamps = self.kept[:count]
+        del self.kept[:count]
+        self.totals.add(self._clock.seconds(stamps) if self._clock else stamps)
+
+
+def _device_clock(device: str, now: Callable[[], float]) -> DeviceClock:
+    import torch
+
+    return DeviceClock(torch, device, now)
+
+
+def _events(device_clock: DeviceClock) -> Callable[[], Any]:
+    """Return what stamps the device's present stream with an event."""
+    event, device, stream = device_clock.event, device_clock.gpu, device_clock.torch.cuda.current_stream
+    # The stream by its device: a backend's thread calls this, too, and its present device is 0.
+    return lambda: event(stream(device))
 
 
 def busy(intervals: list[tuple[float, float]], *, until: float) -> float:

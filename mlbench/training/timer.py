@@ -19,28 +19,83 @@ from typing import Any
 
 from mlbench import clock
 from mlbench.record.phases import PhaseTimes, percentiles
-from mlbench.training.stamps import Arrivals, DeviceClock, StepTotals
+from mlbench.training.stamps import Arrivals, Stamps
 
 HEARTBEAT_S = 1.0  # s between two heartbeats while a run trains
-RESOLVE_EVERY = 1_000  # stamped steps between two sums of stamps, which bounds how many of them are kept
 CALIBRATION_STEPS = 50  # all stamped. Their median duration decides how many are from then on
 SHORT_STEP_S = 1e-3  # s, as the stamps of a step and their sums take some 10 us
 SAMPLE_S = 4e-3  # s from one stamped step to the next, on average, if steps are short
-# The kind of a stamp, and its time. Kinds: a phase that ends, a begin of a step ("", or "first" after time
-# outside), "launch", "reduced" and "anchor".
-Stamp = tuple[str, Any]
 
 
-class PhaseTimer:
+class RunClock:
+    """Measures since when a run trains.
+
+    - now, wall_now: clocks. clock_id names the one behind `now`, the same for all processes that share it.
+    - started: when it began on `now`. started_at: likewise on `wall_now`, s since 1970.
+    """
+
+    def __init__(self, now: Callable[[], float], wall_now: Callable[[], float], clock_id: str | None) -> None:
+        self.now, self.wall_now = now, wall_now
+        self.clock_id = clock_id or clock.host_clock_id()
+        self.started, self.started_at = now(), 0.0
+
+    def start(self, *, started: float | None = None, started_at: float | None = None) -> float:
+        """Start the clock. Return now.
+
+        After a restart both give the moment when the run started, on this clock and on the wall clock (s).
+        """
+        now = self.now()
+        self.started = now if started is None else started
+        self.started_at = self.wall_now() if started_at is None else started_at
+        return now
+
+    def elapsed(self) -> float:
+        """Return the seconds since `start`. This clock never pauses."""
+        return self.now() - self.started
+
+
+class Draw:
+    """Draws which steps are stamped: one of every `every`, the same on all ranks.
+
+    - place: steps ended. decide_at: the place at which to decide again.
+    """
+
+    def __init__(self) -> None:
+        self.every = 1
+        self.place = 0
+        self.decide_at = math.inf
+        self._chosen = self._block = 0  # the next to stamp, and the first of those that it is drawn from
+        self._random = random.Random(0)
+
+    def one_of(self, every: int) -> None:
+        """Stamp from the next step on one of so many."""
+        self.every = every
+        self._block = self.decide_at = self.place + 1
+        self._chosen = self._block + self._random.randrange(every)
+
+    def decide_next(self) -> None:
+        """Decide again at the end of the present step, which is stamped whatever was drawn."""
+        if self.every > 1:
+            self.decide_at = self.place
+
+    def decide(self) -> bool:
+        """Return whether the step at `place` is stamped."""
+        while self._chosen < self.place:
+            self._block += self.every
+            self._chosen = self._block + self._random.randrange(self.every)
+        self.decide_at = self._chosen + (self.place == self._chosen)
+        return self.place == self._chosen
+
+
+class PhaseTimer(RunClock):
     """Measures one rank of one run.
 
     - device: e.g. "cpu" or "cuda:1".
     - enabled: (default true) false takes no stamps inside the steps, to measure what stamps cost.
     - end_phase(phase): end `phase` here. It lasted from the stamp before. Look it up again in every step.
-    - stamping: whether the present step is stamped. stamp_every: one of how many steps is.
+    - stamping: whether the present step is stamped.
     - mean(seconds): the mean over all ranks, so that all of them choose one `stamp_every`.
     - heartbeat(): called in a step about once a second.
-    - now, wall_now: clocks. clock_id names the one behind `now`, the same for all processes that share it.
     """
 
     def __init__(
@@ -52,77 +107,57 @@ class PhaseTimer:
         wall_now: Callable[[], float] = clock.wall,
         clock_id: str | None = None,
     ) -> None:
+        super().__init__(now, wall_now, clock_id)
         self.enabled = self.stamping = enabled
-        self.stamp_every = 1
         self.mean: Callable[[float], float] = lambda seconds: seconds
         self.heartbeat: Callable[[], object] = lambda: None
-        self.now, self.wall_now = now, wall_now
-        self.clock_id = clock_id or clock.host_clock_id()
-        self.started_at = 0.0  # wall clock, s
-        self.started = now()
-        self._device = device
-        self._cuda = device.startswith("cuda")
-        self._device_clock = _device_clock(device, now) if self._cuda else None
-        # Without a reference to this timer: it is to be freed at once, and not in a fork, which has no CUDA.
-        self._stamp: Callable[[], Any] = _events(self._device_clock) if self._device_clock else now
-        self._stamps: list[Stamp] = []
-        self._older = 0  # how many stamps lie before the last boundary of RESOLVE_EVERY
-        self._times = PhaseTimes()
-        self._totals = StepTotals()
-        self._draw = random.Random(0)
-        # Steps ended, the next to stamp, the first of the `stamp_every` that it is drawn from.
-        self._place = self._chosen = self._block = 0
-        self._decide_at = math.inf  # the place at which to choose again
+        self._stamps = Stamps(device, now)
+        self._draw = Draw()
+        self._times = PhaseTimes()  # since the last `pop`
         self._inside_since = self.started
         self._first_inside = self._first = 0  # places: since then, and since the last `pop`
-        self._samples = 0  # since the last `pop`
-        self._stamped = 0
         self._last_heartbeat = self.started
         self._end_phase = self._phase_ender()
         self.end_phase = self._end_phase
 
-    def start(self, *, started: float | None = None, started_at: float | None = None) -> None:
-        """Start the clock of time_to_accuracy: the next thing is the first touch of training data.
+    @property
+    def stamp_every(self) -> int:
+        """One of how many steps is stamped."""
+        return self._draw.every
 
-        After a restart both give the moment when the run started, on this clock and on the wall clock (s).
-        """
-        now = self.now()
-        self.started = now if started is None else started
-        self.started_at = self.wall_now() if started_at is None else started_at
+    def start(self, *, started: float | None = None, started_at: float | None = None) -> float:
+        """Start the clock of time_to_accuracy: the next thing is the first touch of training data."""
+        now = super().start(started=started, started_at=started_at)
         self._enter_steps(now)
-
-    def elapsed(self) -> float:
-        """Return the seconds since `start`. This clock never pauses."""
-        return self.now() - self.started
+        return now
 
     def end_step(self, samples: int) -> None:
         """End the step and its last phase, metrics. Count this rank's samples."""
         if self.stamping or not self.enabled:  # of short steps one in many: looking at the clock takes time
-            if self._stamped == CALIBRATION_STEPS and self.enabled and self.stamp_every == 1:
+            if self._stamps.steps == CALIBRATION_STEPS and self.enabled and self._draw.every == 1:
                 self.sample(self.mean(self.median_step_s()))
             if self.heartbeat_due():
                 self.heartbeat()
-                if self._device_clock and self.stamping and (anchor := self._device_clock.anchor()):
-                    self._stamps.append(("anchor", anchor))
-        self._samples += samples
-        self._place = position = self._place + 1
+                if self.stamping:
+                    self._stamps.anchor()
+        self._times.samples += samples
+        draw = self._draw
+        draw.place += 1
         if self.stamping:
-            self._stamped += 1
-            if self._stamped % RESOLVE_EVERY == 0:
-                self._resolve_older()
+            self._stamps.step_ends()
             self.end_phase("metrics")
-        if position >= self._decide_at:
+        if draw.place >= draw.decide_at:
             self._choose()
 
     def bucket_launched(self) -> Any:
         """Stamp that a bucket of gradients is complete and handed to the backend."""
-        stamp = self._stamp()
-        self._stamps.append(("launch", stamp))
+        stamp = self._stamps.now()
+        self._stamps.kept.append(("launch", stamp))
         return stamp
 
     def bucket_reduced(self, launch: Any) -> None:
         """Stamp that the bucket launched at `launch` has been reduced."""
-        self._stamps.append(("reduced", (launch, self._stamp())))
+        self._stamps.kept.append(("reduced", (launch, self._stamps.now())))
 
     def heartbeat_due(self) -> bool:
         """Return true about once a second."""
@@ -134,15 +169,13 @@ class PhaseTimer:
 
     def median_step_s(self) -> float:
         """Return the median duration (s) of the steps stamped since the last `pop`. Waits for the device."""
-        self._resolve_all()
-        return percentiles([self._totals.step_s]).get("p50", math.inf)
+        self._stamps.resolve()
+        return percentiles([self._stamps.totals.step_s]).get("p50", math.inf)
 
     def sample(self, step_s: float) -> None:
         """Stamp from here on one of so many steps of `step_s` seconds as last SAMPLE_S, if they are short."""
         if step_s < SHORT_STEP_S:
-            self.stamp_every = math.ceil(SAMPLE_S / step_s)
-            self._block = self._decide_at = self._place + 1
-            self._chosen = self._block + self._draw.randrange(self.stamp_every)
+            self._draw.one_of(math.ceil(SAMPLE_S / step_s))
 
     @contextmanager
     def outside_steps(self, name: str) -> Iterator[None]:
@@ -151,8 +184,7 @@ class PhaseTimer:
         try:
             yield
         finally:
-            if self._cuda:
-                self._wait()
+            self._stamps.wait()
             end = self.now()
             self._times.outside[name] = self._times.outside.get(name, 0.0) + end - begin
             self._enter_steps(end)
@@ -170,19 +202,15 @@ class PhaseTimer:
         Before each call, and not timed, come `prepare`, a wait until the device is idle, and `barrier`, so
         that all ranks begin together. What `barrier` queues on a GPU is passed before the time begins.
         """
-        stamps = []
+        stamp, pairs = self._stamps.now, []
         for _ in range(repeats):
             prepare()
-            if self._cuda:
-                self._wait()
+            self._stamps.wait()
             barrier()
-            begin = self._stamp()
+            begin = stamp()
             operation()
-            stamps.append((begin, self._stamp()))
-        if not self._cuda:
-            return [end - begin for begin, end in stamps]
-        self._wait()
-        return [begin.elapsed_time(end) / 1e3 for begin, end in stamps]
+            pairs.append((begin, stamp()))
+        return self._stamps.between(pairs)
 
     def pop(self) -> tuple[PhaseTimes, Arrivals]:
         """Return what was measured since the last call, and when this rank's gradients were complete.
@@ -191,101 +219,49 @@ class PhaseTimer:
         """
         now = self._leave_steps()
         times, self._times = self._times, PhaseTimes()
-        times.steps, self._first = self._place - self._first, self._place
-        times.samples, self._samples = self._samples, 0
+        times.steps, self._first = self._draw.place - self._first, self._draw.place
         times.stamp_every = self.stamp_every
         times.elapsed = now - self.started
-        times.clock_error_s = self._device_clock.error_s if self._device_clock else 0.0
-        arrivals = self._totals.fill(times)
-        self._totals = StepTotals()
+        arrivals = self._stamps.fill(times)
         self._enter_steps(now)
         return times, arrivals
 
     def _enter_steps(self, now: float) -> None:
-        self._inside_since, self._first_inside = now, self._place
+        self._inside_since, self._first_inside = now, self._draw.place
         if self.enabled:
             self.stamping, self.end_phase = True, self._end_phase
-            if self.stamp_every > 1:
-                self._decide_at = self._place
-            self._stamps.append(("first", (self._stamp(), now) if self._cuda else now))
+            self._draw.decide_next()
+            self._stamps.first(now)
 
     def _leave_steps(self) -> float:
         """Return when the time outside begins: now, or when it ended, if no step was made since."""
-        if self._cuda:
-            self._wait()
+        self._stamps.wait()
         now = self.now()
-        if self._place == self._first_inside:
-            del self._stamps[:]
-            self._older = 0
+        if self._draw.place == self._first_inside:
+            self._stamps.drop()
             return self._inside_since
         self._times.seconds += now - self._inside_since
-        self._resolve_all()
+        self._stamps.resolve()
         return now
 
     def _choose(self) -> None:
-        """Decide whether the step at `_place` is stamped, and at which step to decide again."""
-        while self._chosen < self._place:
-            self._block += self.stamp_every
-            self._chosen = self._block + self._draw.randrange(self.stamp_every)
-        self._decide_at = self._chosen
-        if self._place == self._chosen:
-            self._decide_at += 1
+        """Decide whether the next step is stamped."""
+        if self._draw.decide():
             self.stamping, self.end_phase = True, self._end_phase
-            self._stamps.append(("", self._stamp()))
+            self._stamps.kept.append(("", self._stamps.now()))
         elif self.stamping:
             self.stamping, self.end_phase = False, _nothing
-
-    def _resolve_all(self) -> None:
-        """Turn all stamps into seconds. Waits for the device."""
-        if self._cuda and self._stamps:
-            self._wait()
-        self._resolve(len(self._stamps))
-        self._older = 0
-
-    def _resolve_older(self) -> None:
-        """Turn the stamps up to the last such call into seconds.
-
-        A GPU has passed them RESOLVE_EVERY steps ago, or nearly, so it does not run dry meanwhile.
-        """
-        self._resolve(self._older)
-        self._older = len(self._stamps)
-
-    def _resolve(self, count: int) -> None:
-        stamps = self._stamps[:count]
-        del self._stamps[:count]
-        if self._device_clock:
-            stamps = self._device_clock.seconds(stamps)
-        self._totals.add(stamps)
 
     def _phase_ender(self) -> Callable[[str], None]:
         """Return `end_phase`. It is a closure, called seven times a step, and a step may last 80 us."""
         if not self.enabled:
             return _nothing
-        stamps, stamp = self._stamps, self._stamp
-        append = stamps.append
+        stamp, append = self._stamps.now, self._stamps.kept.append
 
         def end_phase(phase: str) -> None:
             append((phase, stamp()))
 
         return end_phase
-
-    def _wait(self) -> None:
-        import torch
-
-        torch.cuda.synchronize(self._device)
-
-
-def _device_clock(device: str, now: Callable[[], float]) -> DeviceClock:
-    import torch
-
-    return DeviceClock(torch, device, now)
-
-
-def _events(device_clock: DeviceClock) -> Callable[[], Any]:
-    """Return what stamps the device's present stream with an event."""
-    event, device, stream = device_clock.event, device_clock.gpu, device_clock.torch.cuda.current_stream
-    # The stream by its device: a backend's thread calls this, too, and its present device is 0.
-    return lambda: event(stream(device))
 
 
 def _nothing(phase: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from mlbench.clock import BOOT_S
 from mlbench.record.phases import PHASES, duration_bin, percentiles
-from mlbench.training import timer as module
+from mlbench.training import stamps as module
 from mlbench.training.stamps import busy
 from mlbench.training.timer import PhaseTimer
 
@@ -212,7 +212,7 @@ def test_what_is_kept_does_not_grow_with_the_batches_and_nothing_is_lost(
     batches = 5 * module.RESOLVE_EVERY + 7
     for _ in range(batches):
         batch(timer, clock, launches=(0.2, 0.7))
-        stamps = max(stamps, len(timer._stamps))
+        stamps = max(stamps, len(timer._stamps.kept))
     assert stamps <= 2 * module.RESOLVE_EVERY * 11
     segment = timer.pop()[0]
     phases = {"data_wait": 0.1, "forward": 0.2, "loss": 0.3, "backward": 0.7, "transfer": 0.3, "wait": 0.0}
@@ -265,7 +265,7 @@ def gpu_timer(
     monkeypatch.setattr(Event, "waited", [])
     monkeypatch.setattr(module, "_events", lambda device_clock: lambda: Event(clock))
     monkeypatch.setattr(module.DeviceClock, "anchor", lambda self: None)
-    monkeypatch.setattr(PhaseTimer, "_wait", lambda self: drained.append(clock.now))
+    monkeypatch.setattr(module.Stamps, "wait", lambda self: drained.append(clock.now))
     return PhaseTimer("cuda", enabled=enabled, now=clock, wall_now=clock)
 
 
