@@ -57,6 +57,22 @@ class Hook:
         return getattr, (nullcontext(), "__exit__")
 
 
+class Numbers:
+    """The numbers of models' first weights, from 1 on."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, int]] = {}  # by id, with a reference
+        self._count = 0
+
+    def of(self, weight: Any) -> int:
+        """Return the number of a weight, a new one if another weight had its place in memory."""
+        reference, number = self._known.get(id(weight), (None, 0))
+        if reference is None or reference() is not weight:
+            self._count = number = self._count + 1
+            self._known[id(weight)] = ref(weight), number
+        return number
+
+
 class Models:
     """Stamps the forward passes of this process's models.
 
@@ -64,17 +80,16 @@ class Models:
     """
 
     def __init__(self, recording: Recording, graphs: Graphs, flop_counter: FlopCounter) -> None:
-        self._recording, self._graphs, self._torch = recording, graphs, recording.torch
+        self._recording, self._graphs = recording, graphs
         self._flop_counter, flop_counter.weights = flop_counter, self._weights
         self.current: Any = None
         self._model: Any = None  # the last that was called
         self._trains = False  # whether the forward pass does that goes on
         self._known: dict[int, Model] = {}  # modules by id
-        self._numbers: dict[int, tuple[Any, int]] = {}  # of first weights by id, with a reference
-        self._count = 0  # of numbers
+        self._numbers = Numbers()
         self._modes: set[bool] = set()  # of modules with gradients: training or not
-        self._drawing, self._tracing = torch_private.drawing(self._torch), torch_private.tracing(self._torch)
-        self._grad_enabled: Callable[[], bool] = self._torch.is_grad_enabled
+        self._drawing = torch_private.drawing(recording.torch)
+        self._tracing = torch_private.tracing(recording.torch)
         self._before, self._after = recording.guarded(self._begin), Hook(recording.guarded(self._end))
         self._hooks: Any = {}  # torch's global hooks before a forward pass
         self._ends: Any = {}  # and after one
@@ -130,7 +145,7 @@ class Models:
             recording.stepping = None  # this is its closure, or its step has raised
             if not model.trained:
                 self._first(module, model)
-        if not trains and isinstance(module, self._torch.nn.TransformerEncoderLayer):
+        if not trains and isinstance(module, self._recording.torch.nn.TransformerEncoderLayer):
             self._ends[KEY] = self._after  # which is slow with a hook of its own
         else:
             torch_private.give_hook(module, KEY, self._after)
@@ -168,26 +183,18 @@ class Models:
         known, key = self._known, id(module)
         model = Model(ref(module, lambda _: known.pop(key, None)))
         weights = [*module.parameters()]
-        if any(map(self._torch.nn.parameter.is_lazy, weights)):
+        if any(map(self._recording.torch.nn.parameter.is_lazy, weights)):
             return model  # until a forward pass has given them a shape
         known[key] = model
         if weights:
             self._recording.choose_clock(weights)
             trained = [weight for weight in weights if weight.requires_grad and weight.is_leaf]
-            model.number, model.weight = self._number(weights[0]), ref((trained or weights)[0])
+            model.number, model.weight = self._numbers.of(weights[0]), ref((trained or weights)[0])
         return model
-
-    def _number(self, weight: Any) -> int:
-        """Return the number of a weight, a new one if another weight had its place in memory."""
-        reference, number = self._numbers.get(id(weight), (None, 0))
-        if reference is None or reference() is not weight:
-            self._count = number = self._count + 1
-            self._numbers[id(weight)] = ref(weight), number
-        return number
 
     def _does_train(self, module: Any) -> bool:
         """Return whether a forward pass trains; eval() does only where a script never says train()."""
-        if not self._grad_enabled():
+        if not self._recording.torch.is_grad_enabled():
             return False
         self._modes.add(module.training)
         return module.training or True not in self._modes
@@ -199,7 +206,7 @@ class Models:
         self._recording.get_ready()
         self._recording.choose_clock(module.parameters())
         for part in module.modules():
-            if isinstance(part, self._torch.nn.parallel.DistributedDataParallel):
+            if isinstance(part, self._recording.torch.nn.parallel.DistributedDataParallel):
                 buckets.watch_buckets(self._recording, part)
 
     def _weights(self) -> list[Any]:
@@ -215,9 +222,10 @@ class Models:
 
     def _follows(self, module: Any) -> bool:
         """Return whether another thread than the watched one is so from this forward pass on."""
-        if self._recording.in_backward or self.current is not None or not self._grad_enabled():
+        recording = self._recording
+        if recording.in_backward or self.current is not None or not recording.torch.is_grad_enabled():
             return False
-        return next(module.parameters(), None) is not None and self._recording.follow()
+        return next(module.parameters(), None) is not None and recording.follow()
 
 
 def size(inputs: Any, *, deep: int = 2) -> tuple[int, int] | None:
