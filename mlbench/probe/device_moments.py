@@ -115,12 +115,17 @@ class DeviceMoments:
     """Turns CUDA events into seconds on the host's clock, each by the end of the step before it.
 
     - gpu: the device whose streams are stamped.
+    - readings: stamps that it has passed, in s. read_at: when they were read.
+    - requested: whether the sender waits for more of them.
     """
 
     def __init__(self, torch: Any, gpu: Any) -> None:
         self.torch, self.gpu = torch, gpu
         self.clock = GpuClock(torch, gpu, clock.monotonic)
         self._stream = torch.cuda.current_stream(gpu)  # of the script's models
+        self.readings: list[Stamp] = []
+        self.read_at = 0.0
+        self.requested = False
 
     def aside(self) -> bool:
         """Return whether this thread queues to another stream than that of the script's models."""

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any
 
-from mlbench.probe import clock, torch_private
+from mlbench.probe import clock
 from mlbench.probe.device_moments import DeviceMoments, never_free
+from mlbench.probe.guard import Guard
 from mlbench.probe.stamps import BACKWARD_END, REPLAYED, STEP, Stamp
 
 PASSES = 16  # backward passes without a step of an optimizer, after which a process is taken to train
 UNTRAINED = 4096  # stamps that are kept of a process that does not train
 FIRST = 3  # steps, after which the script has imported what it compiles with
-LOGGED = 20  # failures of which the trace is kept
 
 
-class Recording:
-    """Takes stamps, and gives them out in seconds; a failure ends it and never reaches the script.
+class Recording(Guard):
+    """Takes stamps, and gives them out in seconds.
 
-    - torch: the module, as the script has it.
     - begin: called once the process trains.
     """
 
     def __init__(self, torch: Any, begin: Callable[[], object] = lambda: None) -> None:
-        self.torch, self._begin = torch, begin
-        self.compiling = torch_private.compiling(torch)
-        self.watching = True
-        self.failure: str | None = None  # why it has ended
-        self.notes: set[str] = set()  # what was seen
-        self.log: list[str] = []  # traces of what went wrong and was kept from the script
-        self.at_end: list[Callable[[], object]] = []  # what ends with the watching
-        self.until_ready: list[Callable[[], bool]] = []  # hooks that return whether they are set
+        super().__init__(torch)
+        self._begin = begin
         self.stamps: list[Stamp] = []
         self.device: DeviceMoments | None = None
         self.begin_anew()
@@ -48,9 +39,7 @@ class Recording:
         if self.device is not None:
             never_free(self.device, self.stamps[:])
         self.stamps.clear()
-        self.readings: list[Stamp] = []  # those that the GPU has passed, in s
-        self.requested = False  # whether the sender waits for these
-        self.until = self.read_at = 0.0  # the moment up to which `take` has returned all stamps
+        self.until = 0.0  # the moment up to which `take` has returned all stamps
         self.steps = self.passes = 0
         self.in_backward = self.in_bucket = False  # whether DDP's hook launches a bucket
         self.stepping: int | None = None  # the optimizer of which a step has begun, not one within it
@@ -93,38 +82,11 @@ class Recording:
             self.stamps.append((kind, at, *others))
         return at
 
-    def guarded(self, call: Callable[..., Any], *, eager: bool = False) -> Callable[..., None]:
-        """Return a hook that does nothing while torch compiles, and ends the watching where it fails.
-
-        eager: it is called where torch never compiles.
-        """
-        compiling = bool if eager else self.compiling
-
-        def hook(*arguments: Any) -> None:
-            if compiling() or not self.watching:
-                return
-            try:
-                call(*arguments)
-            except Exception as error:
-                self.fail(error)
-
-        return hook
-
     def fail(self, error: Exception) -> None:
         """End the watching, and keep why; before the first stamps are taken no record could say it."""
-        self.watching, self.failure = False, f"{type(error).__name__}: {error}"
-        self.notes.add(f"failure {self.failure}")
-        self.swallow(error)
-        for end in self.at_end:
-            with suppress(Exception):
-                end()
+        super().fail(error)
         if not self.until:
             sys.stderr.write(f"mlbench: the probe stopped: {self.failure}\n")
-
-    def swallow(self, error: BaseException) -> None:
-        """Keep the trace of a failure for the run's log."""
-        if len(self.log) < LOGGED:
-            self.log.append("".join(traceback.format_exception(type(error), error, error.__traceback__)))
 
     def end_step(self) -> None:
         """Take a step of an optimizer, or a replayed one, as made."""
@@ -133,12 +95,8 @@ class Recording:
             self.get_ready()
         if self.steps == 1 and self.passes < PASSES:
             self._begin()
-        if self.requested:
+        if self.device is not None and self.device.requested:
             self.read()
-
-    def get_ready(self) -> None:
-        """Set those hooks whose part of torch the script has imported by now."""
-        self.until_ready = [each for each in self.until_ready if not each()]
 
     def end_pass(self) -> None:
         """Take a backward pass as made, which may be a step."""
@@ -146,7 +104,7 @@ class Recording:
         if not self.steps:
             if self.passes == PASSES:
                 self._begin()
-            if self.requested:
+            if self.device is not None and self.device.requested:
                 self.read()
 
     def bound(self) -> None:
@@ -160,12 +118,12 @@ class Recording:
         Only where the script trains: a call of CUDA from another thread can end its capture of a CUDA graph.
         """
         assert self.device is not None
-        begin, self.requested, count = clock.monotonic(), False, len(self.stamps)
+        begin, self.device.requested, count = clock.monotonic(), False, len(self.stamps)
         while count and not all_passed and not self._passed(self.stamps[count - 1]):
             count -= 1
-        self.readings += self.device.read(self.stamps[:count])
+        self.device.readings += self.device.read(self.stamps[:count])
         del self.stamps[:count]
-        self.read_at = begin  # last, as `take` asks for it first
+        self.device.read_at = begin  # last, as `take` asks for it first
 
     @staticmethod
     def _passed(stamp: Stamp) -> bool:
@@ -182,8 +140,8 @@ class Recording:
             if wait:
                 self.torch.cuda.synchronize(self.device.gpu)
                 self.read(all_passed=True)
-            self.requested = not wait  # for the next call
-            self.until, ended = self.read_at, self.readings
+            self.device.requested = not wait  # for the next call
+            self.until, ended = self.device.read_at, self.device.readings
         complete = ended[:]
         del ended[: len(complete)]
         return complete
