@@ -164,6 +164,24 @@ def test_a_package_binds_no_name_of_a_submodule(package: Path) -> None:
     assert shadowed(package) == (called if package == ROOT / "mlbench" else [])
 
 
+def attributes(definition: ast.ClassDef) -> set[str]:
+    """Return the attributes that a class assigns to itself."""
+    return {
+        node.attr
+        for node in ast.walk(definition)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_class_has_at_most_15_attributes(path: Path) -> None:
+    classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+    assert {each.name: len(attributes(each)) for each in classes if len(attributes(each)) > 15} == {}
+
+
 def test_lint_and_format() -> None:
     tool("ruff", "check", ".")
     tool("ruff", "format", "--check", ".")
