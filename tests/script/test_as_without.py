@@ -28,7 +28,8 @@ print("to the terminal", file=open("/dev/tty", "w"))
 print("got", input("name: "), getpass.getpass("secret: "))
 try:
     print("ready\\n", end="", flush=True)  # in one piece
-    time.sleep(1e6)
+    while True:
+        time.sleep(0.1)  # a signal that comes just before a sleep is handled after it
 except KeyboardInterrupt:
     exit(7)
 """

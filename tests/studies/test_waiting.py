@@ -50,7 +50,7 @@ def test_a_trial_that_waits_is_shown_as_waiting_and_ctrl_c_makes_it_interrupted(
     holder = machine_lock.MachineLock().acquire(wait=True)
     running = threading.Thread(target=run_trial, args=[{"trial": trial.id}], kwargs={"context": context})
     running.start()
-    until(lambda: monitor.update() or view._waits)
+    until(lambda: monitor.update() or (view._run and view._run.waits))
     console.print(view.screen())
     events.append(context.log, study.STOPPED, {"sweep": "now"})
     TuneThread(context)._signal(signal.SIGTERM)
