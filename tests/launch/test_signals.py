@@ -19,7 +19,8 @@ from mlbench.launch import signals
 try:
     with signals.interruptible():
         print("begun", flush=True)
-        signal.pause()
+        while True:
+            time.sleep(0.1)
 except KeyboardInterrupt:
     pass
 except BaseException as error:
@@ -27,7 +28,8 @@ except BaseException as error:
 try:
     with signals.interruptible():  # another run
         print("again", flush=True)
-        time.sleep(600)
+        while True:
+            time.sleep(0.1)
 except KeyboardInterrupt:
     sys.exit(130)
 """
@@ -37,7 +39,8 @@ from mlbench.launch import signals
 with signals.interruptible():
     try:
         print("begun", flush=True)
-        signal.pause()
+        while True:
+            time.sleep(0.1)
     finally:
         with signals.interruptible():
             for _ in range(12):
@@ -45,18 +48,19 @@ with signals.interruptible():
         print("written", flush=True)
 """
 AGAIN = """
-import signal
+import signal, time
 from mlbench.launch import signals
 with signals.interruptible():
     try:
         print("begun", flush=True)
-        signal.pause()
+        while True:
+            time.sleep(0.1)
     except KeyboardInterrupt:
         try:
             with signals.repeatable() as number:
                 print(signal.Signals(number).name, flush=True)
                 while True:
-                    signal.pause()
+                    time.sleep(0.1)
         except KeyboardInterrupt:
             for _ in range(12):
                 signal.raise_signal(signal.SIGINT)

@@ -227,7 +227,8 @@ def save(number, _):
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, save)
 open("ready", "w").close()
-time.sleep(1e6)
+while True:
+    time.sleep(0.1)
 """
 
 
@@ -293,7 +294,8 @@ def save(*_):
     sys.exit("saved")
 signal.signal(signal.SIGTERM, save)
 open("ready", "w").close()
-time.sleep(1e6)
+while True:
+    time.sleep(0.1)
 '''
 subprocess.run([sys.executable, "-c", rank])
 """
