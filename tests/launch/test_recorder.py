@@ -113,7 +113,7 @@ def test_every_host_of_a_script_is_a_node_of_its_record(tmp_path: Path) -> None:
     recorder.collector.hosts |= {"b": Node(hostname="b", usable_cpus=1, cpu_quota=2.5), "c": None}
     for host, cpus in (("b", [0, 1]), ("b", [2, 3]), ("c", [7])):
         add_rank(recorder, host=host, cpus=cpus)
-    recorder._energy = {"package": 5.0}  # of this host alone
+    recorder._host.energy_j = {"package": 5.0}  # of this host alone
     record = finished(recorder)
     assert not record.oversubscribed
     assert [node.hostname for node in record.nodes] == [platform.node(), "b", "c"]
