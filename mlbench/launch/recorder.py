@@ -27,7 +27,7 @@ from mlbench.tracking import client, uploader
 GOAL_S = 10.0  # s that a script has, from its first step on, to set its goal
 
 
-class Host:
+class HostMonitor:
     """Watches this host from now on: its CPUs and GPUs, and the energy that they take."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Recorder:
         self._live, self._written = live, 0  # intervals
         artifacts = experiment.output_root.absolute() / client.ARTIFACTS
         self._store = client.preload(experiment.store, artifacts=artifacts)
-        self._host = Host()
+        self._host = HostMonitor()
 
     def take(self, *, final: bool) -> None:
         """Write the intervals that have ended into the log."""

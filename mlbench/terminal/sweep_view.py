@@ -152,7 +152,8 @@ class SweepView(View):
     @never_raises
     def started(self, overrides: str) -> None:
         """Show which run is in progress. `overrides` are the point's overrides and the seed."""
-        self._run = RunInProgress(overrides, begin=self._now(), shown=self._now())
+        now = self._now()
+        self._run = RunInProgress(overrides, begin=now, shown=now)
         self.line(f"{self.done + self.failed + 1}/{self.total} {overrides}")
 
     @never_raises

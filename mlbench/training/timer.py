@@ -54,7 +54,7 @@ class RunClock:
         return self.now() - self.started
 
 
-class Draw:
+class StepSampler:
     """Draws which steps are stamped: one of every `every`, the same on all ranks.
 
     - place: steps ended. decide_at: the place at which to decide again.
@@ -112,7 +112,7 @@ class PhaseTimer(RunClock):
         self.mean: Callable[[float], float] = lambda seconds: seconds
         self.heartbeat: Callable[[], object] = lambda: None
         self._stamps = Stamps(device, now)
-        self._draw = Draw()
+        self._draw = StepSampler()
         self._times = PhaseTimes()  # since the last `pop`
         self._inside_since = self.started
         self._first_inside = self._first = 0  # places: since then, and since the last `pop`
