@@ -68,14 +68,20 @@ def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def nearest(name: str, allowed: Sequence[str]) -> str:
+    """Return the allowed name that an unknown one most likely stands for, or an empty string."""
+    longer = [choice for choice in allowed if name and choice.lower().startswith(name.lower())]
+    if len(longer) == 1:
+        return longer[0]
+    lower = {choice.lower(): choice for choice in reversed(allowed)}
+    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=CLOSE)
+    return lower[close[0]] if close else ""
+
+
 def suggest(name: str, allowed: Sequence[str]) -> str:
     """Return the end of a sentence about an unknown name: the nearest one, or all that there are."""
-    lower = {choice.lower(): choice for choice in reversed(allowed)}
-    longer = [choice for choice in allowed if name and choice.lower().startswith(name.lower())]
-    nearest = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=CLOSE)
-    close = longer if len(longer) == 1 else [lower[choice] for choice in nearest]
-    if close:
-        return f": did you mean {close[0]}?" + (f" ({', '.join(allowed)})" if 1 < len(allowed) < FEW else "")
+    if near := nearest(name, allowed):
+        return f": did you mean {near}?" + (f" ({', '.join(allowed)})" if 1 < len(allowed) < FEW else "")
     short = allowed if len(allowed) < FEW else [choice for choice in allowed if "." not in choice]
     if len(short) > MANY:
         like = [choice for choice in short if choice.startswith(name[:3])][:FEW] or short[:FEW]

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mlbench.config.errors import suggest
+from mlbench.config.errors import nearest, suggest
 from mlbench.config.experiment import DATE
 
 MESSAGES = {  # by the beginning of pydantic's name of an error
@@ -63,8 +63,8 @@ def _sentence(
         group, _, field = path.partition(".")
         if not field:
             return f"{path} is not a field of a run"
-        near = suggest(field, [name for name in composed[group] if name != field])
-        return f"{field} is not a field of {files[group]}{near if 'did you mean' in near else ''}"
+        near = nearest(field, [name for name in composed[group] if name != field])
+        return f"{field} is not a field of {files[group]}{f': did you mean {near}?' if near else ''}"
     given = "null" if value is None else str(value)
     start = f"{path}: " if isinstance(value, dict | list) else f"{path}={given}: "
     literals = [problem for problem in problems if problem["type"] == "literal_error"]
