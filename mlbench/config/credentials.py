@@ -1,6 +1,7 @@
 """Texts without secrets, before they go into logs, records, archives and MLflow."""
 
 import re
+from itertools import pairwise
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
@@ -17,6 +18,18 @@ _BARE_USERINFO = re.compile(r"(?<![\w:/@.-])[\w.+-]{1,128}:[^\s:@/]{1,512}@(?=[\
 _PAIR = re.compile(
     r"(?i)(\b(?:password|passwd|pwd|secret|api[_-]?key|access[_-]?token)\s*[=:]\s*)[^\s&;,'\"]+"
 )
+# Options of a command line, and the keys of Hugging Face, GitHub, GitLab, OpenAI
+# and AWS, whose beginnings are fixed.
+_OPTION_NAME = (
+    r"(?i:(?<![\w-])--(?:token|[\w-]{0,64}?"
+    r"(?:password|passwd|secret|(?:api|access|auth|hub|hf)[-_]?(?:key|token))))"
+)
+_OPTION = re.compile(rf"({_OPTION_NAME}(?:=|[ \t]+))(?:'[^']*'|\"[^\"]*\"|(?!-)[^\s'\"]+)")
+_OPTION_ALONE = re.compile(_OPTION_NAME)
+_ISSUED = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{30,99}|gh[opsu]_[A-Za-z0-9]{36,255}|github_pat_\w{22,255}|glpat-[\w-]{20,255}"
+    r"|sk-[\w-]{32,255}|A(?:KIA|SIA)[A-Z0-9]{16})\b"
+)
 _BEARER = re.compile(r"(?i)(\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}")
 # What settings look like: numbers, words, lists and name:value pairs. GPU-8932f937-d72c-... is one, too.
 _SETTING = re.compile(r"[\w^.,:;=+{}() -]{0,200}")
@@ -32,10 +45,16 @@ def without_credentials(value: Value) -> Value:
 def _redacted(value: Any) -> Any:
     if isinstance(value, str):
         text = _SECRET.sub(r"\1***", _USERINFO.sub("", value))
-        return _BEARER.sub(r"\1***", _PAIR.sub(r"\1***", _BARE_USERINFO.sub("", text)))
+        text = _BEARER.sub(r"\1***", _PAIR.sub(r"\1***", _BARE_USERINFO.sub("", text)))
+        return _ISSUED.sub("***", _OPTION.sub(r"\1***", text))
     if isinstance(value, dict):
         return {name: _redacted(item) for name, item in value.items()}
-    return [_redacted(item) for item in value] if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+    return [
+        "***" if isinstance(before, str) and _OPTION_ALONE.fullmatch(before) else _redacted(item)
+        for before, item in pairwise([None, *value])
+    ]
 
 
 def setting(name: str, value: str) -> str:

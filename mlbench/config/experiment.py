@@ -309,4 +309,6 @@ class Experiment(FrozenModel):
         values = self.model_dump(mode="json", serialize_as_any=True)
         if self.tracking_uri is not None:
             values["tracking_uri"] = without_credentials(self.tracking_uri)
+        if "args" in values["task"]:  # of a script
+            values["task"]["args"] = without_credentials(values["task"]["args"])
         return values

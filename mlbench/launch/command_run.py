@@ -67,7 +67,7 @@ def experiment_of(overrides: Sequence[str], command: Sequence[str]) -> Experimen
     experiment = compose.compose(["task=script", "launcher=command", "workers=1", *beside, *overrides])
     if shutil.which(command[0]) is None:
         raise UserError(f"command not found: {command[0]}", hint="is it installed, and on PATH?")
-    values = experiment.task.model_dump() | {"command": tuple(map(without_credentials, command))}
+    values = experiment.task.model_dump() | {"command": tuple(without_credentials([*command]))}
     task = registry.load("script").Config.model_validate(values)
     if isinstance(experiment.goal, float) and task.pattern is None:
         raise UserError("goal= needs a metric", hint="task.metric='val_acc ([0-9.]+)' finds a printed value")

@@ -239,6 +239,14 @@ def _framework(record: Any) -> str | None:
     return record.experiment.framework if record.experiment.framework != TORCH else None
 
 
+def _script(record: Any) -> str | None:
+    """Return the script of a Record or RunStart of a user's script, with its arguments."""
+    task = record.experiment.task
+    if task.name != "script" or not record.command:  # published runs have no command
+        return None
+    return " ".join(filter(None, (task.path or task.module, task.args)))
+
+
 def _git(git: Git | None) -> str | None:
     return git and f"{git.sha}{', with uncommitted changes' if git.dirty else ''}"
 
@@ -248,6 +256,7 @@ FIELDS = (
     Field("run", "run_id", heading="id"),
     Field("started_at", unit="date", heading="when"),
     Field("task", "experiment.task.name", row=SETTINGS, heading="task", setting=True),
+    Field("script", _script, heading="script", setting=True),
     Field("workers", "experiment.workers", row=SETTINGS, heading="w", setting=True),
     Field("status", heading="status", tag=True),
     Field("time_to_accuracy", unit="s", row="time to accuracy", heading="time",

@@ -117,7 +117,7 @@ def software() -> Software:
         git=git(CHECKOUT),
         sources=sources(),
         code=code(),
-        command=shlex.join(without_credentials(word) for word in sys.orig_argv),
+        command=shlex.join(without_credentials(sys.orig_argv)),
         environment=environment(),
         startup_code=startup_code.files(),
     )

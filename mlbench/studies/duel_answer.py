@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from mlbench.analysis import duel
+from mlbench.config.credentials import without_credentials
 from mlbench.config.experiment import FrozenModel
 from mlbench.record import format
 from mlbench.studies.duel import Contest, Quantity
@@ -62,8 +63,8 @@ def answer(contest: Contest) -> Answer:
         level=duel.LEVEL,
         pairs=len(contest.counted()),
         **{name: verdict and getattr(verdict, name) for name in ("ratio", "low", "high", "p")},
-        a=list(contest.sides[0].words),
-        b=list(contest.sides[1].words),
+        a=without_credentials(list(contest.sides[0].words)),
+        b=without_credentials(list(contest.sides[1].words)),
         notes=notes(contest),
         left_out=contest.left_out(),
         runs=[

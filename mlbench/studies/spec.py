@@ -4,6 +4,7 @@ import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -143,6 +144,12 @@ def compose_points(spec: SweepSpec) -> Points:
     grids: list[dict[str, tuple[str, ...]]] = []
     faults: dict[str, str] = {}  # by their text: a fault of all points is listed once
     for parsed, _ in spec.grids:
+        for word in chain.from_iterable(parsed.points):
+            if word.startswith("task.args=") and without_credentials(word) != word:
+                raise UserError(
+                    "task.args holds a secret, which the study's plan would keep",
+                    hint="let the script read it from an environment variable",
+                )
         overrides: dict[str, tuple[str, ...]] = {}
         grids.append(overrides)
         for point in parsed.points:

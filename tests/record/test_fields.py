@@ -92,13 +92,13 @@ def test_names_are_unique_in_every_place():
 
 
 def test_every_field_is_shown_on_the_card_in_the_listing_in_mlflow_or_on_the_page():
-    run = complete()
+    run, script = complete(), record("task=script", "task.path=train.py")
     lines = dict(full_card.rows(run))
     metrics = {metric.name for metric in mapping.end_metrics(run, ended=0.0)}
     tags = mapping.end_tags(run).keys()
     page = [text for _, texts in provenance_section.provenance([run]) for text in texts]
     for field in FIELDS:
-        value = field.value(run)
+        value = field.value(script if field.name == "script" else run)
         assert value not in (None, "", {}, []), f"{field.name}: `complete` has no value of it"
         names = {name for name in metrics if re.fullmatch(rf"{field.name}(_s|/.*)?", name)}
         shown = [
@@ -140,6 +140,24 @@ def test_a_listing_has_each_column_s_value_under_its_name():
     assert run.cost is not None and summary["cost_wall_usd"] == run.cost.wall_usd
     wide = run_table.text([row], wide=True)
     assert "71.9 images/s" in wide and "48.2 s" in wide and "95.28 %" in wide and "11-21 03:45" in wide
+
+
+def test_a_terminal_lists_scripts_with_their_arguments_and_no_column_without_a_value(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    long = "--data /datasets/imagenet/arrow --token=s3cr3t --epochs 90"
+    runs = [record("task=script", "task.path=train.py", f"task.args={args}", best=None)
+            for args in ("--lr 0.1", f"{long} --lr 0.2")]  # fmt: skip
+    table = [run_index.shared_values(run) | run_index.own_values(run) for run in runs]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    heading, first, second = run_table.text(table).splitlines()
+    assert heading.split()[3:6] == ["script", "w", "status"] and "best" not in heading
+    assert " train.py --lr 0.1 " in first and first.index(" 2 ") == second.index(" 2 ")
+    assert re.search(r" train.py --[^ ]*\.\.\.\S* .*--epochs 90 --lr 0.2 ", second)
+    whole = run_table.text(table, wide=True).splitlines()
+    assert " train.py --data /datasets/imagenet/arrow --token=*** --epochs 90 --lr 0.2 " in whole[2]
+    assert "best" in whole[0]
 
 
 CARD = {

@@ -147,9 +147,21 @@ def test_only_settings_on_the_list_are_recorded(monkeypatch):
         ("https://host/name@v1", "https://host/name@v1"),
         ("task=logreg workers=2 me@host", "task=logreg workers=2 me@host"),
         ("sqlite:///runs/mlflow.db", "sqlite:///runs/mlflow.db"),
+        ("t.py --wandb-api-key abc --lr 0.1", "t.py --wandb-api-key *** --lr 0.1"),
+        ("t.py --hub_token 'a b' --push", "t.py --hub_token *** --push"),
+        (f"t.py --token hf_{17 * 'aB'} --lr 1", "t.py --token *** --lr 1"),
+        ("t.py --token=abc --x", "t.py --token=*** --x"),
+        (f"GH=ghp_{18 * 'a1'} AKIA{16 * 'A'} sk-proj-{20 * 'a1'}", "GH=*** *** ***"),
+        (["t.py", "--password", "a b", "--secret=x"], ["t.py", "--password", "***", "--secret=***"]),
+        (
+            "--tokenizer gpt2 --pad-token <pad> --max-tokens 512",
+            "--tokenizer gpt2 --pad-token <pad> --max-tokens 512",
+        ),
+        ("--api-key --lr 0.1 --password-file /a", "--api-key --lr 0.1 --password-file /a"),
+        ("task-secret sk-learn hf_model A9", "task-secret sk-learn hf_model A9"),
     ],
 )
-def test_credentials_are_cut_out_of_urls(given, expected):
+def test_credentials_are_cut_out_of_addresses_and_commands(given, expected):
     assert without_credentials(given) == expected
 
 

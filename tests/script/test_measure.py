@@ -19,6 +19,15 @@ from mlbench.script import summary
 SCRIPTS = Path(__file__).parent / "scripts"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_temporary_files")]
 PYTHON = [sys.executable]
+LINEAR = """
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(8):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
 TWO = [*PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
@@ -55,6 +64,25 @@ def test_a_ddp_script_s_rate_is_ours(tmp_path: Path) -> None:
     assert all(record.phases[name].mean > 0 for name in ("data_wait", "forward", "loss", "backward"))
     assert record.phases["transfer"].mean > 0 and record.outside["validation"].mean > 0
     assert not record.eligible and record.experiment.division.name == "open"
+
+
+@pytest.mark.parametrize("launcher", ["command", "torchrun"])
+def test_a_script_gets_its_password_and_nothing_else_keeps_it(tmp_path: Path, launcher: str) -> None:
+    key = f"hf_{17 * 'xY'}"
+    (tmp_path / "train.py").write_text(
+        f"import sys\nassert sys.argv[1:] == ['--password', {key!r}[3:], {key!r}]\n{LINEAR}"
+    )
+    runs, given = tmp_path / "runs", ["--password", key[3:], key]
+    if launcher == "command":
+        done = measure(runs, command=[*PYTHON, "train.py", *given], cwd=tmp_path)
+    else:
+        words = ["task=script", "task.path=train.py", f"task.args={' '.join(given)}", f"launcher={launcher}"]
+        line = [*PYTHON, "-m", "mlbench.run", f"output_root={runs}", *words]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert only_record(runs).steps == 8 and (runs / "mlflow.db").is_file()
+    kept = [path for path in runs.rglob("*") if path.is_file() and key[3:].encode() in path.read_bytes()]
+    assert kept == [] and key[3:] not in done.stdout + done.stderr
 
 
 @pytest.mark.gpu

@@ -6,6 +6,7 @@ Without `cluster.working_dir` a script is a file of the image.
 import base64
 from pathlib import Path
 
+from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import ClusterError
 from mlbench.config.experiment import Experiment
 from mlbench.plugins.kuberay import pods
@@ -23,6 +24,11 @@ def complete(experiment: Experiment) -> Experiment:
         if config.working_dir is not None:
             raise ClusterError(f"cluster.working_dir: task={task.name} has no script", hint="leave it out")
         return experiment
+    if without_credentials(task.args) != task.args:
+        raise ClusterError(
+            "task.args holds a secret, which would be readable in the RayJob",
+            hint="put it into the Secret of cluster.environment_secret: its keys are variables of the script",
+        )
     if config.working_dir is not None:
         if task.path and Path(task.path).is_absolute():
             raise ClusterError(

@@ -112,6 +112,7 @@ def test_the_same_files_are_the_same_bytes_and_changed_ones_are_not_sent(
         ("task.path=train.py", "cluster.working_dir=nowhere"),
         ("task.path=train.py", "cluster.working_dir=.", "cluster.data_bucket=gs://a/b"),
         ("task.path=train.py", "cluster.working_dir=.", "max_failures=1"),
+        ("task.path=train.py", "cluster.working_dir=.", "task.args=--api-key abc"),
     ],
 )
 def test_what_no_pod_would_have_is_refused(words: tuple[str, ...], as_stored: Any) -> None:
