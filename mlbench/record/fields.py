@@ -7,6 +7,7 @@ A new number is a field of the Record and a line here. It then appears in MLflow
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mlbench.config.goal import Goal
@@ -16,7 +17,7 @@ from mlbench.record.record import Git, RankStats, Record
 
 SETTINGS = "what"  # the row of names, as on the command line
 UNSTEADY = "the run ended before its steps were steady: rate and phases include its first steps"
-NOT_OF_SCRIPTS = ("scale", "sync", "division", "seed", "recipe", "dataset")  # of which a script has its own
+NOT_OF_SCRIPTS = ("seed", "recipe", "dataset")  # of which a script has its own
 SHORTEST_REST_S = 1e-3  # s, less is rounding
 
 
@@ -239,6 +240,12 @@ def _framework(record: Any) -> str | None:
     return record.experiment.framework if record.experiment.framework != TORCH else None
 
 
+def _of_task(attribute: str) -> Callable[[Any], str | None]:
+    """Return the source of a setting that has no effect on a user's script."""
+    value = attrgetter(attribute)
+    return lambda record: None if record.experiment.task.name == "script" else value(record)
+
+
 def _script(record: Any) -> str | None:
     """Return the script of a Record or RunStart of a user's script, with its arguments."""
     task = record.experiment.task
@@ -262,16 +269,17 @@ FIELDS = (
     Field("time_to_accuracy", unit="s", row="time to accuracy", heading="time",
           text="{} from clock start (first access to training data) to the goal"),
     Field("best", unit="metric", row="best", heading="best"),
-    Field("scale", "experiment.scale", row=SETTINGS, heading="scale", setting=True),
+    Field("scale", _of_task("experiment.scale"), row=SETTINGS, heading="scale", setting=True),
     Field("backend", "experiment.backend.name", row=SETTINGS, heading="backend", setting=True),
     Field("epochs", _epochs, "epochs", "trained", heading="epochs"),
     Field("samples_per_s", unit="samples/s", row="throughput", heading="throughput"),
     Field("cost/wall_usd", unit="USD", row="cost", text="{} on demand for the whole command", heading="cost"),
     Field("hardware", "experiment.hardware.name", row=SETTINGS, heading="hardware", setting=True),
-    Field("sync", "experiment.sync.name", row=SETTINGS, heading="sync", setting=True),
+    Field("sync", _of_task("experiment.sync.name"), row=SETTINGS, heading="sync", setting=True),
     Field("framework", _framework, row=SETTINGS, heading="framework", setting=True),
     Field("network", lambda r: str(r.experiment.network), row=SETTINGS, heading="network", setting=True),
-    Field("division", "experiment.division.name", row=SETTINGS, heading="division", setting=True, page=True),
+    Field("division", _of_task("experiment.division.name"), row=SETTINGS, heading="division",
+          setting=True, page=True),
     Field("goal", lambda r: str(r.goal) if r.goal else None, heading="goal"),
     Field("seed", row=SETTINGS, heading="seed"),
     Field("study", lambda r: r.experiment.study or None, row=SETTINGS, heading="study", setting=True),
