@@ -42,6 +42,14 @@ def full(record: Record, folder: Path) -> str:
     return f"{run_folders.results_command('show', folder.parent)} {shlex.quote(run)} --full"
 
 
+def printed(folder: Path) -> str | None:
+    """Return the files of a run with what its script printed, or None without one."""
+    files = sorted([*folder.glob("output.log"), *folder.glob("rank_*.log")])
+    if len(files) > 1:
+        return f"{shlex.quote(str(folder))}/rank_*.log"
+    return shlex.quote(str(files[0])) if files else None
+
+
 def again(record: Record) -> str:
     """Return the command that repeats the run: as it was given, with the seed that was drawn."""
     try:

@@ -82,7 +82,7 @@ def verdict(record: Record) -> str:
 def advice(record: Record) -> str | None:
     """Return what to do after a run that did not end well, or in which one thing takes much time."""
     if _is_script(record) and record.status == "failed":
-        return "The run's folder has what the script printed: output.log, or rank_N.log."
+        return None  # its error, and what it printed, are on the card
     ended = ("completed", "goal_reached", "goal_not_reached")
     cause = causes.of_run(record) if record.status in ended else None
     if cause is not None:
@@ -139,6 +139,8 @@ def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
         ranked.append((2 if record.cost else 6, _row("cost", price)))
     shown = _bars(record, width, "#" if ascii_only else "━")
     ranked += [(3.5 if SHORT in line.plain else 2.3, line) for line in shown]
+    if _is_script(record) and record.status == "failed" and (printed := next_steps.printed(folder)):
+        ranked.append((2, _row("output", printed)))
     ranked.append((0, _row("all numbers", next_steps.full(record, folder))))
     again = next_steps.again(record) if record.source == "mlbench" else ""
     if again and len(again) + LABEL <= width:

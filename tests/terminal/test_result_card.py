@@ -236,3 +236,18 @@ def test_a_script_s_rate_and_its_time_are_of_the_same_seconds(
     assert "8.2 s of 48.2 s (17 %)" in outside and len(outside) <= 79
     lines = short(script(tmp_path, monkeypatch, outside={"validation": RankStats.of([0.4])}))
     assert not any(line.startswith("outside steps") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("files", "shown"),
+    [((), None), (("output.log",), "output.log"), (("rank_0.log", "rank_1.log"), "rank_*.log")],
+)
+def test_the_card_of_a_failed_script_has_the_path_of_its_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Sequence[str], shown: str | None
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    run = script(tmp_path, monkeypatch).model_copy(update={"status": "failed", "error": "ValueError: no"})
+    lines = result_card.short(run, folder=tmp_path, width=79, tracking_uri="", ascii_only=True)
+    paths = [line.plain.split()[1] for line in lines if line.plain.startswith("output ")]
+    assert paths == ([f"{tmp_path}/{shown}"] if shown else [])
