@@ -32,7 +32,7 @@ TRY = {  # a line of a card of 79 columns each
     "backward": "compare the rank's device: clock, temperature, programs",
     "optimizer": "look from the end of backward() to optimizer.step()",
     "metrics": "look around the model's calls: transforms, logging",
-    "validation": "validate less often, or on all ranks together",
+    "validation": "validate or sample less often, or on all ranks together",
     "saving": "save less often, or in the background (async_save)",
     "transfer": "larger batches, gradients in bf16, a faster network",
     "cpu": "separate CPUs, or fewer threads (OMP_NUM_THREADS)",
@@ -160,7 +160,7 @@ def _dominant(record: Record) -> Cause | None:
     what = {
         "data_wait": "waiting for data",
         "saving": "torch.save",
-        "validation": "what lies outside the steps, such as validation,",
+        "validation": "what lies outside the steps, such as validation or rollouts,",
         "transfer": "averaging gradients",
         "metrics": "work outside data, model and optimizer",
     }[kind]

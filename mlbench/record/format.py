@@ -11,6 +11,7 @@ from mlbench.record.record import RankStats
 
 MINUTE, HOUR, DAY = 60, 3600, 86400  # s
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")  # powers of 1000, SI
+SIGNIFICANT = 4  # digits of a metric without a unit
 MOST_DIGITS = 6  # digits after the point that distinguish a value from its goal
 
 
@@ -112,8 +113,13 @@ WITH_PREFIX = ("B", "B/s", "J", "FLOP", "FLOP/s")
 
 
 def measured(value: float, unit: str, goal: Goal | None) -> str:
-    """Return a metric with its unit and enough digits that rounding never makes it meet or miss the goal."""
+    """Return a metric with its unit and enough digits that rounding never makes it meet or miss the goal.
+
+    A metric without a unit, such as a share or a loss, has at least SIGNIFICANT digits.
+    """
     digits = 2
+    if not unit and value and math.isfinite(value):
+        digits = max(digits, min(SIGNIFICANT - 1 - math.floor(math.log10(abs(value))), MOST_DIGITS))
     while goal and digits < MOST_DIGITS and goal.reached(round(value, digits)) != goal.reached(value):
         digits += 1
     return f"{value:.{digits}f} {unit}".rstrip()

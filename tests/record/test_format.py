@@ -68,6 +68,15 @@ def test_rounding_never_makes_a_value_meet_or_miss_its_goal():
     assert format.measured(70.5, "", None) == "70.50"
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.9795, "0.9795"), (3.2789, "3.279"), (-0.5, "-0.5000"), (0.00123, "0.001230"), (1e-9, "0.000000"),
+     (1234.5, "1234.50"), (0.0, "0.00"), (math.inf, "inf"), (math.nan, "nan")],
+)  # fmt: skip
+def test_a_metric_without_a_unit_has_four_significant_digits(value: float, text: str) -> None:
+    assert format.measured(value, "", None) == text
+
+
 def test_ranks_that_failed_alike_are_named_together(snapshot: SnapshotAssertion):
     errors = {10: "Traceback\n  x\nRuntimeError: a", 2: "RuntimeError: a\n\n", 3: ""}
     assert format.failures(errors) == snapshot
