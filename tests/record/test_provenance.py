@@ -174,7 +174,7 @@ def test_no_password_survives_whatever_it_is_made_of(user, password, host):
     assert cleaned == f"https://{host}/path"
 
 
-@pytest.mark.parametrize("part", ["://x:/y", "+a", "?token"])
+@pytest.mark.parametrize("part", ["://x:/y", "+a", "?token", " --password", "--a"])
 def test_a_text_that_was_made_to_take_hours_takes_a_moment(part: str) -> None:
     text = part * (500_000 // len(part))  # characters; six minutes and more without bounds
     assert without_credentials(text) == text
