@@ -17,10 +17,11 @@ STATUS = {  # as short as a narrow table needs it
     "goal_not_reached": "missed",
     "interrupted": "stopped",
 }
-WIDEST = 36  # letters of a cell in a terminal, unless --wide
+WIDEST = 36  # letters of a script in a terminal, unless --wide
 Row = Mapping[str, Any]  # values of one run by name (analysis.run_index.IndexEntry.row)
 # The order is that of importance: a narrow terminal gets the first ones. "run" is shown shortened, as "id".
 COLUMNS = [field for field in fields.FIELDS if field.heading]
+SCRIPT = next(field for field in COLUMNS if field.name == "script")
 
 
 def summary(row: Row) -> dict[str, Any]:
@@ -59,9 +60,10 @@ def text(rows: Sequence[Row], *, wide: bool = False) -> str:
         headings = [field.column.replace("_", " ") for field in COLUMNS]
         return tables.table(headings, list(zip(*cells.values(), strict=True)), right=right, fold=False)
     cells[COLUMNS[0]] = short_ids(cells[COLUMNS[0]])
+    cells[SCRIPT] = list(map(_cut, cells[SCRIPT]))  # names are copied into commands, so they stay whole
     some = [index for index, value in enumerate(values) if value is not None]  # no column of "-" alone
     headings = [COLUMNS[index].heading for index in some]
-    columns = [list(map(_cut, cells[COLUMNS[index]])) for index in some]
+    columns = [cells[COLUMNS[index]] for index in some]
     shown = tables.fitting(headings, columns, shutil.get_terminal_size().columns)
     lines = list(zip(*columns[:shown], strict=True))
     return tables.table(headings[:shown], lines, right=[right[index] for index in some[:shown]], fold=False)
@@ -95,7 +97,7 @@ def _units(samples: str, metric: str, *target: Any) -> fields.Units:
 
 
 def _cut(cell: str) -> str:
-    """Return a cell without its middle if it is long: arguments that differ are mostly the last ones."""
+    """Return a script without its middle if it is long: arguments that differ are mostly the last ones."""
     return cell if len(cell) <= WIDEST else f"{cell[: WIDEST // 3]}...{cell[3 + WIDEST // 3 - WIDEST :]}"
 
 

@@ -146,15 +146,17 @@ def test_a_terminal_lists_scripts_with_their_arguments_and_no_column_without_a_v
     monkeypatch: pytest.MonkeyPatch,
 ):
     long = "--data /datasets/imagenet/arrow --token=s3cr3t --epochs 90"
-    runs = [record("task=script", "task.path=train.py", f"task.args={args}", best=None)
+    study = "a-study-with-a-name-that-is-longer-than-a-script-s"
+    runs = [record("task=script", "task.path=train.py", f"task.args={args}", f"study={study}", best=None)
             for args in ("--lr 0.1", f"{long} --lr 0.2")]  # fmt: skip
     table = [run_index.shared_values(run) | run_index.own_values(run) for run in runs]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "300")
     heading, first, second = run_table.text(table).splitlines()
     assert heading.split()[3:6] == ["script", "w", "status"] and "best" not in heading
     assert " train.py --lr 0.1 " in first and first.index(" 2 ") == second.index(" 2 ")
     assert re.search(r" train.py --[^ ]*\.\.\.\S* .*--epochs 90 --lr 0.2 ", second)
+    assert f" {study} " in first
     whole = run_table.text(table, wide=True).splitlines()
     assert " train.py --data /datasets/imagenet/arrow --token=*** --epochs 90 --lr 0.2 " in whole[2]
     assert "best" in whole[0]
