@@ -136,11 +136,6 @@ def _elapsed(record: Record) -> float | None:
     return record.validations[-1].elapsed if record.validations else None
 
 
-def _epochs(record: Record) -> float | None:
-    """Return the epochs that were trained; a script does not tell its own."""
-    return None if record.experiment.task.name == "script" else record.epochs
-
-
 def _seconds_per_epoch(record: Record) -> float | None:
     elapsed = _elapsed(record)
     return elapsed / record.epochs if elapsed is not None and record.epochs else None
@@ -240,8 +235,8 @@ def _framework(record: Any) -> str | None:
     return record.experiment.framework if record.experiment.framework != TORCH else None
 
 
-def _of_task(attribute: str) -> Callable[[Any], str | None]:
-    """Return the source of a setting that has no effect on a user's script."""
+def _of_task(attribute: str) -> Callable[[Any], Any]:
+    """Return the source of what the suite's tasks have and a user's script does not tell."""
     value = attrgetter(attribute)
     return lambda record: None if record.experiment.task.name == "script" else value(record)
 
@@ -271,7 +266,7 @@ FIELDS = (
     Field("best", unit="metric", row="best", heading="best"),
     Field("scale", _of_task("experiment.scale"), row=SETTINGS, heading="scale", setting=True),
     Field("backend", "experiment.backend.name", row=SETTINGS, heading="backend", setting=True),
-    Field("epochs", _epochs, "epochs", "trained", heading="epochs"),
+    Field("epochs", _of_task("epochs"), "epochs", "trained", heading="epochs"),
     Field("samples_per_s", unit="samples/s", row="throughput", heading="throughput"),
     Field("cost/wall_usd", unit="USD", row="cost", text="{} on demand for the whole command", heading="cost"),
     Field("hardware", "experiment.hardware.name", row=SETTINGS, heading="hardware", setting=True),

@@ -142,6 +142,13 @@ def test_a_listing_has_each_column_s_value_under_its_name():
     assert "71.9 images/s" in wide and "48.2 s" in wide and "95.28 %" in wide and "11-21 03:45" in wide
 
 
+def test_a_script_has_no_scale_strategy_division_and_epochs_of_the_suite():
+    names = ("scale", "sync", "division", "epochs")
+    run, script = (run_table.summary(run_index.shared_values(each) | run_index.own_values(each))
+                   for each in (record(), record("task=script", "task.path=train.py")))  # fmt: skip
+    assert [script[name] for name in names] == [None] * 4 and None not in [run[name] for name in names]
+
+
 def test_a_terminal_lists_scripts_with_their_arguments_and_no_column_without_a_value(
     monkeypatch: pytest.MonkeyPatch,
 ):
