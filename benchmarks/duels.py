@@ -7,23 +7,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtr
 
 from mlbench.analysis import duel
+from mlbench.analysis.duel import Array
 
-Array = NDArray[np.float64]
 Noise = Callable[[tuple[int, int]], Array]  # of logarithmic ratios [duels, pairs]
 CHUNK = 20_000
 
 
 def nominal(logs: Array) -> Array:
     """Return the two-sided level of each look for duels of logarithmic ratios [duels, pairs]."""
-    looks = np.array(duel.LOOKS)
-    total, squares = np.cumsum(logs, axis=1)[:, looks - 1], np.cumsum(logs**2, axis=1)[:, looks - 1]
-    mean = total / looks
-    spread = np.sqrt(np.maximum(squares - looks * mean**2, 0.0) / (looks - 1))
-    return 2 * stdtr(looks - 1, -np.abs(mean) / np.maximum(spread, duel.FINEST) * np.sqrt(looks))
+    levels = []
+    for look in duel.LOOKS:
+        some = logs[:, :look]
+        if look < duel.RANKED:
+            error = np.maximum(some.std(axis=1, ddof=1), duel.FINEST) / np.sqrt(look)
+            levels.append(2 * stdtr(look - 1, -np.abs(some.mean(axis=1)) / error))
+        else:
+            ranks = np.abs(some).argsort(axis=1).argsort(axis=1) + 1
+            least = (look * (look + 1) / 2 - np.abs((ranks * np.sign(some)).sum(axis=1))) / 2
+            shares = duel.signed_ranks(look)[np.ceil(least).astype(int)]
+            levels.append(np.minimum(1.0, 2 * shares))
+    return np.stack(levels, axis=1)
 
 
 def pairs(noise: Noise, count: int, effect: float = 0.0) -> Iterator[Array]:

@@ -38,7 +38,8 @@ USAGE = "mlbench duel -- COMMAND A --- COMMAND B"
 SETTINGS = {
     "compare": (
         "wall",
-        "step (the median), goal, rate, memory, another number of a run, or "
+        f"step (the median), {duel.FAST_STEP} (the 5th percentile, for busy machines), goal, rate, memory, "
+        "another number of a run, or "
         f"{duel.PRINTED}NAME, the last number that a command prints after NAME (or a regular expression)",
     ),
     "better": ("", "less or more (default: more for rates and metrics, less for all else)"),
@@ -109,6 +110,9 @@ def _duel(args: Args) -> int:
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder.folder())
         sides = _contestants(args, stack, folder)
+        if quantity.name == duel.FAST_STEP and sides[0].task:
+            hint = "use compare=step, the mean between two validations"
+            raise UserError(f"compare={quantity.name}: the record of a task has no single steps", hint=hint)
         experiments = [_composed(side, args.arguments) for side in sides]
         root = experiments[0].output_root.absolute()
         where = study.folder(root, name)

@@ -36,7 +36,10 @@ from mlbench.tracking import importer
 
 # Variables that place compiler caches. Each side has a separate one, which its warm-up run fills.
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TORCH_EXTENSIONS_DIR")
-STEP = "step"  # the median duration of a step. The percentiles of a record are in bins of 1 %
+# Quantiles of the durations of a command's steps. The percentiles of a record are in bins of 1 %. What else
+# a machine does only adds to a step, so the fast ones differ less from run to run than the median.
+STEP, FAST_STEP = "step", "step_p5"
+STEPS = {STEP: 0.5, FAST_STEP: 0.05}
 ALIASES = {
     "goal": "time_to_accuracy",
     "rate": "samples_per_s",
@@ -72,8 +75,8 @@ class Quantity:
         if self.pattern is not None:
             found = re.findall(self.pattern, ended.printed.decode(errors="replace"))
             value = float(found[-1]) if found else None
-        elif self.name == STEP and ended.step_s:
-            value = statistics.median(ended.step_s)
+        elif self.name in STEPS and ended.step_s:
+            value = float(np.quantile(ended.step_s, STEPS[self.name]))
         elif self.name == STEP:  # of a task: the mean between two validations, after the first
             parts = [each for each in record.intervals[1:] or record.intervals if each.phases]
             means = [sum(phase.mean for phase in each.phases.values()) / each.steps for each in parts]
@@ -171,9 +174,9 @@ def quantity(name: str, better: str) -> Quantity:
         unit = "/s" if name.endswith(("/s", "per_s", "per_sec")) else ""
     else:
         name = ALIASES.get(name, name)
-        unit = "s" if name == STEP else known.get(name) or known.get(name.rpartition("/")[0], "")
+        unit = "s" if name in STEPS else known.get(name) or known.get(name.rpartition("/")[0], "")
         if not unit:
-            near = suggest(name, [STEP, *ALIASES, *known])
+            near = suggest(name, [*STEPS, *ALIASES, *known])
             raise UserError(f"compare={name} is unknown{near}", hint=f"{PRINTED}NAME is a printed number")
     less = better == "less" if better else not (unit.endswith("/s") or unit == "metric" or name == "mfu")
     return Quantity(name, unit, less, pattern)
@@ -260,7 +263,7 @@ def _measure(
     if ended.code:
         return ended
     value = record and contest.quantity.value(ended, record)
-    if record is None or folder is None or value is None and not pair and contest.quantity.name == STEP:
+    if record is None or folder is None or value is None and not pair and contest.quantity.name in STEPS:
         _discard(contest, record)
         raise UserError(f"{side.name}: {ended.error}", hint="a duel compares commands that train")
     if record.goal is None and contest.quantity.name == ALIASES["goal"]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mlbench.record import fields, format
-from mlbench.studies.duel import STEP, Contest, Run, digest
+from mlbench.studies.duel import STEPS, Contest, Run, digest
 
 LEVEL = 0.001  # of the separate test of each note: many are looked at
 METRIC_SHARE = 0.01  # by which the last values of a printed metric may differ
@@ -122,7 +122,7 @@ def _outside(contest: Contest) -> Iterator[str]:
 
 def _seconds_outside(run: Run, name: str) -> float:
     """Return the seconds of a command that the compared quantity leaves out."""
-    if name == STEP and run.value is not None:
+    if name in STEPS and run.value is not None:
         return run.record.wall - run.record.steps * run.value
     if name == "time_to_accuracy" and run.value is not None:
         return run.record.wall - run.value

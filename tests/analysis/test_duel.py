@@ -23,9 +23,34 @@ def test_the_interval_is_that_of_a_paired_t_test_of_the_logarithms() -> None:
     assert duel.judge(A, b, less_is_better=False).decision == "slower"
 
 
+def test_from_twelve_pairs_on_the_test_is_that_of_signed_ranks() -> None:
+    random = np.random.default_rng(5)
+    for count in (12, 17, 33):
+        logs = random.standard_t(2, count) / 50 + 0.01
+        verdict = duel.judge([1.0] * count, np.exp(logs).tolist())
+        _, level = stats.wilcoxon(logs, method="exact")
+        assert verdict.p == pytest.approx(duel.overall(float(level)))
+        # The interval holds the shifts that the test does not reject.
+        for end, outward in ((verdict.low, -1e-9), (verdict.high, 1e-9)):
+            for shift, rejected in ((outward, True), (-outward, False)):
+                _, level = stats.wilcoxon(logs - np.log(end) - shift, method="exact")
+                assert (level <= duel.NOMINAL_LEVEL) == rejected
+        means = [(a + b) / 2 for i, a in enumerate(logs) for b in logs[i:]]
+        assert np.log(verdict.ratio) == pytest.approx(np.median(means))
+
+
+def test_one_slow_run_hides_no_difference() -> None:
+    b = [1.02 * (1 + 0.004 * (-1) ** pair) for pair in range(28)]
+    b[5] = 3.0
+    verdict = duel.judge([1.0] * 28, b)
+    assert verdict.decision == "slower" and verdict.high < 1.05
+
+
 def test_equal_values_are_the_same_only_within_a_margin() -> None:
-    assert duel.judge(A, A).decision is None
-    assert duel.judge(A, A, margin=0.001).decision == "same"
+    for values in (A, A * 4):
+        assert duel.judge(values, values).decision is None
+        assert duel.judge(values, values).p == 1.0
+        assert duel.judge(values, values, margin=0.001).decision == "same"
 
 
 def test_a_difference_within_the_margin_is_the_same_and_one_across_it_undecided() -> None:

@@ -172,6 +172,7 @@ MISTAKES = {
     "--aa -- true --- false": "take one command",
     "--commits HEAD -- true": "is not a range of commits",
     "task=logreg -- sync=ddp --- sync=lokal": "sync=lokal is unknown",
+    "task=logreg compare=step_p5 -- sync=ddp --- sync=zero1": "no single steps",
 }
 
 
@@ -234,6 +235,15 @@ def test_a_duel_of_disturbed_pairs_advises_what_adds_pairs(commands: Commands, c
     code, answer = typed("max_pairs=4", capsys=capsys)
     assert (code, answer["pairs"], len(answer["left_out"])) == (3, 0, 4)
     assert "--with-disturbed" in answer["sentence"] and "max_time" not in answer["sentence"]
+
+
+def test_the_fast_steps_are_compared_whatever_slows_the_others(commands: Commands, capsys: Any) -> None:
+    def slowed(fast_s: float, rest_s: float) -> Callable[[Record, CommandRun], tuple[Record, CommandRun]]:
+        return lambda record, ended: (record, ended._replace(step_s=[fast_s] * 10 + [rest_s] * 90))
+
+    commands.change = {"true": slowed(0.1, 0.2), "false": slowed(0.09, 0.3)}
+    _, answer = typed("compare=step_p5", capsys=capsys)
+    assert (answer["decision"], answer["ratio"]) == ("faster", pytest.approx(0.9))
 
 
 def test_a_duel_ends_with_the_first_run_without_a_value(commands: Commands, capsys: Any) -> None:
