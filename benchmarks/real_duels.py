@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[1] / "tests" / "script" / "scripts" / "timed.py"
-LAYERS, STEPS = 100, 100
+LAYERS = 100
 
 
-def duel(layers: int | None, compare: str, max_time: str) -> dict[str, object]:
+def duel(layers: int | None, steps: str, compare: str, max_time: str) -> dict[str, object]:
     """Run one duel by the command; without `layers` of A against itself. Return its answer and minutes."""
-    a = [sys.executable, str(SCRIPT), str(LAYERS), str(STEPS)]
-    b = [] if layers is None else ["---", sys.executable, str(SCRIPT), str(layers), str(STEPS)]
+    a = [sys.executable, str(SCRIPT), str(LAYERS), steps]
+    b = [] if layers is None else ["---", sys.executable, str(SCRIPT), str(layers), steps]
     with tempfile.TemporaryDirectory() as folder:
         options = ["--json", *(["--aa"] if layers is None else []), f"output_root={folder}/runs"]
         line = [sys.executable, "-m", "mlbench.duel", f"compare={compare}", f"max_time={max_time}", *options]
@@ -33,6 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--equal", type=int, default=40)
     parser.add_argument("--one-percent", type=int, default=10)
+    parser.add_argument("--steps", default="300", help="of a run: of fewer, more time is start-up")
     parser.add_argument("--compare", default="step_p5", metavar="NAME")
     parser.add_argument("--max-time", default="15min")
     parser.add_argument("--equal-time", default="15min")
@@ -45,7 +46,7 @@ def main() -> None:
     )
     for name, layers, count, longest in kinds:
         for _ in range(count):
-            found = duel(layers, words.compare, longest)
+            found = duel(layers, words.steps, words.compare, longest)
             decision, left_out = found["decision"], len(found["left_out"])  # type: ignore[arg-type]
             wrong[name] += decision is not None if layers is None else decision != "slower"
             row = (name, decision, found["p"], found["pairs"], left_out, f"{found['minutes']:.1f}")

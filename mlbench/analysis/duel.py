@@ -66,7 +66,12 @@ class Verdict:
 
 
 def judge(
-    a: Sequence[float], b: Sequence[float], *, margin: float = 0.0, less_is_better: bool = True
+    a: Sequence[float],
+    b: Sequence[float],
+    *,
+    margin: float = 0.0,
+    less_is_better: bool = True,
+    ended: bool = False,
 ) -> Verdict:
     """Return what pairs of positive values show.
 
@@ -74,6 +79,7 @@ def judge(
         a, b: one value a pair, in the order of the pairs.
         margin: share by which B may differ from A and still be the same, e.g. 0.01; 0: never the same.
         less_is_better: False for rates.
+        ended: Whether no pair follows. Then it decides like those looks that are left out.
 
     Raises:
         ValueError: with fewer pairs than LOOKS begin with, or a value that is not positive and finite.
@@ -84,7 +90,7 @@ def judge(
         raise ValueError(f"a duel is judged by {LOOKS[0]} pairs of positive numbers or more")
     middle, low, high, nominal = (_by_rank if count >= RANKED else _by_value)(logs)
     decision: Decision | None = None
-    if count in LOOKS or count > MOST_PAIRS:
+    if count in LOOKS or ended:
         if low > 0 or high < 0:
             decision = "faster" if (middle < 0) == less_is_better else "slower"
         if margin and math.log1p(-margin) < low and high < math.log1p(margin):

@@ -150,13 +150,14 @@ class Contest:
                 return f"{side.name} has no {self.quantity.name} in {missed} of {len(runs) - 1} runs"
         return None
 
-    def verdict(self) -> duel.Verdict | None:
+    def verdict(self, *, ended: bool = False) -> duel.Verdict | None:
         """Return what the pairs that count show. None for fewer than the first look takes."""
         values = [(a, b) for a, b, *_ in self.counted()]
         if len(values) < duel.LOOKS[0]:
             return None
         a, b = zip(*values, strict=True)
-        verdict = duel.judge(a, b, margin=self.margin, less_is_better=self.quantity.less)
+        less = self.quantity.less
+        verdict = duel.judge(a, b, margin=self.margin, less_is_better=less, ended=ended)
         return replace(verdict, decision=None) if self.spoiled() else verdict
 
 

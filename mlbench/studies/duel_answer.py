@@ -51,7 +51,7 @@ class Answer(FrozenModel):
 
 def answer(contest: Contest) -> Answer:
     """Return the answer that the pairs of a contest give."""
-    quantity, verdict = contest.quantity, contest.verdict()
+    quantity, verdict = contest.quantity, contest.verdict(ended=True)
     return Answer(
         study=contest.study,
         sentence=sentence(quantity, verdict, margin=contest.margin) if verdict else _too_few(contest),
@@ -141,6 +141,6 @@ def keep_picture(contest: Contest, found: Answer, folder: Path) -> None:
 
     ratios = [b / a for a, b, *_ in contest.counted()]
     picture = pairs.pairs(
-        ratios, contest.verdict(), title=found.study, about=found.sentence, quantity=found.compare
+        ratios, contest.verdict(ended=True), title=found.study, about=found.sentence, quantity=found.compare
     )
     (folder / "pairs.png").write_bytes(picture)

@@ -10,6 +10,10 @@ from mlbench.analysis import duel
 A = [10.0, 10.2, 9.9, 10.1, 10.0]
 
 
+def signed_rank_level(logs: duel.Array) -> float:
+    return float(np.asarray(stats.wilcoxon(logs, method="exact"))[1])
+
+
 def test_the_interval_is_that_of_a_paired_t_test_of_the_logarithms() -> None:
     b = [9.0, 9.3, 8.8, 9.2, 8.9]
     verdict = duel.judge(A, b)
@@ -28,12 +32,11 @@ def test_from_twelve_pairs_on_the_test_is_that_of_signed_ranks() -> None:
     for count in (12, 17, 33):
         logs = random.standard_t(2, count) / 50 + 0.01
         verdict = duel.judge([1.0] * count, np.exp(logs).tolist())
-        _, level = stats.wilcoxon(logs, method="exact")
-        assert verdict.p == pytest.approx(duel.overall(float(level)))
+        assert verdict.p == pytest.approx(duel.overall(signed_rank_level(logs)))
         # The interval holds the shifts that the test does not reject.
         for end, outward in ((verdict.low, -1e-9), (verdict.high, 1e-9)):
             for shift, rejected in ((outward, True), (-outward, False)):
-                _, level = stats.wilcoxon(logs - np.log(end) - shift, method="exact")
+                level = signed_rank_level(logs - np.log(end) - shift)
                 assert (level <= duel.NOMINAL_LEVEL) == rejected
         means = [(a + b) / 2 for i, a in enumerate(logs) for b in logs[i:]]
         assert np.log(verdict.ratio) == pytest.approx(np.median(means))
@@ -60,10 +63,11 @@ def test_a_difference_within_the_margin_is_the_same_and_one_across_it_undecided(
     assert duel.judge(A, b).largest == pytest.approx(duel.judge(A, b).high - 1)
 
 
-def test_only_planned_looks_decide() -> None:
+def test_only_planned_looks_and_the_last_pair_decide() -> None:
     a, b = [10.0] * 9, [5.0] * 9
     assert 9 not in duel.LOOKS
     assert duel.judge(a, b).decision is None
+    assert duel.judge(a, b, ended=True).decision == "faster"
     assert duel.judge(a[:8], b[:8]).decision == "faster"
 
 
@@ -85,6 +89,16 @@ def test_duels_of_equal_commands_are_wrong_as_often_as_promised() -> None:
     for noise in duels.noises(np.random.default_rng(3), None).values():
         wrong, _ = duels.outcome(noise, 20_000)
         assert wrong < 0.012
+
+
+@pytest.mark.parametrize("last", (9, 11, 13, 63, 74, 79))
+def test_the_last_pair_of_a_duel_that_ran_out_of_time_makes_no_more_mistakes(
+    last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = np.random.default_rng(6).standard_normal
+    monkeypatch.setattr(duel, "LOOKS", (*(look for look in duel.LOOKS if look < last), last))
+    wrong, _ = duels.outcome(noise, 20_000)
+    assert wrong < 0.012
 
 
 def test_the_simulation_judges_as_the_product_does() -> None:
