@@ -246,6 +246,16 @@ def test_the_fast_steps_are_compared_whatever_slows_the_others(commands: Command
     assert (answer["decision"], answer["ratio"]) == ("faster", pytest.approx(0.9))
 
 
+def test_the_last_pair_decides_though_no_look_was_planned_there(commands: Commands, capsys: Any) -> None:
+    ratios = iter([1.0, *(0.9 * (1 + 0.052 * (-1) ** pair) for pair in range(9))])
+    commands.change = {
+        "true": lambda record, ended: (record, ended._replace(step_s=[1.0])),
+        "false": lambda record, ended: (record, ended._replace(step_s=[next(ratios)])),
+    }
+    code, answer = typed("max_pairs=9", capsys=capsys)
+    assert (code, answer["decision"], answer["pairs"]) == (0, "faster", 9)
+
+
 def test_a_duel_ends_with_the_first_run_without_a_value(commands: Commands, capsys: Any) -> None:
     commands.change["false"] = updated(time_to_accuracy=None, goal=Goal("top1", 90.0, "max"))
     commands.change["true"] = updated(time_to_accuracy=10.0, goal=Goal("top1", 90.0, "max"))
