@@ -163,6 +163,12 @@ def check(experiment: Experiment) -> None:
     if clusters.shares_files(experiment):
         registry.require_libraries(task.name)
         compilation.require(experiment.compile, experiment.backend.device)
+        if isinstance(task, TrainingConfig) and task.precision in task.CPU_ONLY:
+            import torch  # only here: it takes seconds
+
+            from mlbench.training import precision
+
+            precision.require_lstm(task.precision, torch.device(experiment.backend.device))
         if experiment.framework != plugins.TORCH:
             plugins.framework(experiment.framework).require()
         registry.require_data(task, experiment.scale, experiment.data_root)

@@ -109,6 +109,20 @@ def on_device(
     return Precision(torch.bfloat16, None)
 
 
+def require_lstm(name: Name | None, device: torch.device) -> None:
+    """Raise UserError if this CPU computes no LSTM in the precision.
+
+    Autocast hands LSTMs in bfloat16 to oneDNN, which has them for x86 CPUs with AVX-512 (torch 2.13).
+    """
+    if device.type != "cpu" or name != "bf16":
+        return
+    try:
+        with torch.autocast(device.type, torch.bfloat16):
+            torch.nn.LSTM(1, 1)(torch.zeros(1, 1, 1))
+    except RuntimeError as error:
+        raise UserError("torch computes no LSTM in bf16 on this CPU", hint="task.precision=fp32") from error
+
+
 def allow_tf32(allowed: bool) -> None:
     """Let this process compute float32 products in TF32, or not.
 

@@ -20,11 +20,14 @@ def test_normalising_is_what_torchvision_does_in_either_layout(device, layout) -
     assert result.is_contiguous(memory_format=layout) and result.device.type == device
 
 
-def test_only_float32_on_a_gpu_has_its_channels_first() -> None:
+def test_only_float32_on_a_gpu_and_narrow_networks_on_a_cpu_have_their_channels_first() -> None:
     formats = {
-        (device, precision): memory_format(torch.device(device), precision)
+        (device, precision, width): memory_format(torch.device(device), precision, width=width)
         for device in ("cpu", "cuda")
         for precision in ("fp32", "tf32", "bf16", "fp16")
+        for width in (7, 8)
     }
-    assert formats.pop(("cuda", "fp32")) == torch.contiguous_format
-    assert set(formats.values()) == {torch.channels_last}
+    first = {key for key, layout in formats.items() if layout == torch.contiguous_format}
+    gpu = {("cuda", "fp32", 7), ("cuda", "fp32", 8)}
+    assert first == gpu | {("cpu", precision, 7) for precision in ("fp32", "tf32", "bf16", "fp16")}
+    assert set(formats.values()) == {torch.contiguous_format, torch.channels_last}

@@ -54,6 +54,22 @@ def test_a_task_trains_to_its_first_validation(shell: Place, task: str, workers:
     assert len(record.validations) == 1 and record.best is not None and record.steps
 
 
+AVX2 = "ONEDNN_MAX_CPU_ISA=AVX2"  # what oneDNN then uses of a CPU that has more
+
+
+def test_a_narrow_network_trains_on_a_cpu_of_avx2(shell: Place) -> None:
+    """oneDNN 3.12 dies there from fewer than 8 channels that lie last."""
+    record = shell.run(f"{AVX2} mlbench run task=resnet20 workers=1 launcher=torchrun {SHORT} task.width=4")
+    assert record.status == "completed" and record.validations
+
+
+@pytest.mark.parametrize("task", ["awdlstm", "gnmt"])
+def test_an_lstm_in_bf16_is_refused_on_a_cpu_of_avx2(shell: Place, task: str) -> None:
+    words = f"workers=1 launcher=torchrun {TASKS[task]} task.precision=bf16"
+    done = shell.type(f"{AVX2} mlbench run task={task} {words}", codes=[2])
+    assert "no LSTM in bf16 on this CPU (task.precision=fp32)" in done.text
+
+
 def test_two_workers_reach_their_goal_without_ray(shell: Place) -> None:
     assert shell.type("python -c 'import ray' 2>/dev/null", codes=[1]).code
     record = shell.run("mlbench run task=logreg workers=2 launcher=torchrun seed=1")

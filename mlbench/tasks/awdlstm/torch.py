@@ -15,6 +15,7 @@ from mlbench.training.worker import Worker
 
 def build(config: Config, worker: Worker) -> TrainingSetup:
     """Return what the loop trains."""
+    precision.require_lstm(config.precision, worker.device)
     files = data.open_dataset(data.prepare_dataset(config, worker.data_root))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank

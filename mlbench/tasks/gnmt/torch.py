@@ -5,6 +5,7 @@ from functools import partial
 from mlbench.tasks.gnmt import Config
 from mlbench.tasks.gnmt.model import Gnmt
 from mlbench.tasks.translation.torch import build_translator
+from mlbench.training import precision
 from mlbench.training.schedules import exponential_warmup, late_steps, product
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
@@ -12,6 +13,7 @@ from mlbench.training.worker import Worker
 
 def build(config: Config, worker: Worker) -> TrainingSetup:
     """Return what the loop trains. Tokens of both sides count."""
+    precision.require_lstm(config.precision, worker.device)
     return build_translator(
         config,
         worker,
