@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--equal", type=int, default=40)
     parser.add_argument("--one-percent", type=int, default=10)
-    parser.add_argument("--steps", default="100", help="of a run: with more of them fewer pairs fit")
+    parser.add_argument("--steps", default="60", help="of a run: with more of them fewer pairs fit")
     parser.add_argument("--compare", default="step_p5", metavar="NAME")
     parser.add_argument("--max-time", default="15min")
     parser.add_argument("--equal-time", default="15min")
