@@ -4,7 +4,9 @@ import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from mlbench.config.errors import UserError
@@ -13,6 +15,9 @@ from mlbench.record.format import last_line
 MISSING_RANK_S = 10  # s that a rank has to answer before it is called missing
 # Ray's memory monitor, CUDA and malloc, not Ray's general guess about "OOM killer due to high memory usage".
 OUT_OF_MEMORY = re.compile(r"memory usage threshold|running low on memory|out of memory|not allocate memory")
+
+# CPython 3.13, Modules/faulthandler.c. Ray and torch's elastic agent have it enabled in their workers.
+FATAL = re.compile(r"^Fatal Python error: (.+)", re.MULTILINE)
 
 
 class WorkersFailed(Exception):
@@ -40,7 +45,10 @@ def cause_of_ranks(failures: Mapping[int, Any], logs: Sequence[str]) -> Exceptio
         return WorkersFailed(f"rank {_list(starved)} ran out of memory: use fewer workers or a smaller batch")
     died = [rank for rank, cause in causes.items() if hasattr(cause, "health_check_failure")]
     if died:  # the error of the others, a broken connection, only follows from it
-        return WorkersFailed(f"rank {_list(died)} died: killed, or crashed{_log(died[0], logs)}")
+        crashes = {rank: crash for rank in died if (crash := _crash(rank, logs))}
+        first = next(iter(crashes), died[0])
+        why = crashes.get(first, "killed, or crashed")
+        return WorkersFailed(f"rank {_list(died)} died: {why}{_log(first, logs)}")
     for cause in causes.values():  # the lowest rank has heard of the others first
         if isinstance(cause, WorkersFailed):
             return cause
@@ -95,6 +103,14 @@ def _reason(error: BaseException) -> str:
     location = f" ({', '.join(notes)})" if (notes := getattr(error, "__notes__", [])) else ""
     name, line = type(error).__name__, last_line(_text(error))
     return f"{line if name in (line, line.partition(':')[0]) else f'{name}: {line}'}{location}"
+
+
+def _crash(rank: int, logs: Sequence[str]) -> str | None:
+    """Return what ended a rank by Python's faulthandler in its log, e.g. "Segmentation fault"."""
+    with suppress(IndexError, OSError):
+        found = FATAL.findall(Path(logs[rank]).read_text(errors="replace"))
+        return found[-1] if found else None
+    return None
 
 
 def _log(rank: int, logs: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """What happens when something dies in the middle of a run: real processes, really killed."""
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -87,11 +88,11 @@ def test_a_run_goes_on_after_the_death_of_a_worker_and_fails_in_one_sentence_at_
     run.workers()[0].kill()
     until(lambda: "worker_failure" in [event["key"] for event in run.log()] or run.process.poll() is not None)
     run.await_validation(run.validations() + 2)
-    run.workers()[-1].kill()
+    run.workers()[-1].send_signal(signal.SIGSEGV)
     code, output = run.finish()
     record = run.record()
     assert code == 1 and record.status == "failed", output
-    assert record.error is not None and "died" in record.error and "rank" in record.error
+    assert record.error is not None and "died: Segmentation fault. Log of rank" in record.error
     assert record.error in " ".join(output.split()) and "Traceback" not in output
     assert record.time_to_accuracy is None
     assert len(record.restarts) == 1 and record.contradictions == []

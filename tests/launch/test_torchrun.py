@@ -34,8 +34,11 @@ from mlbench.studies import preview
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sent", "why"), [(signal.SIGKILL, "killed, or crashed"), (signal.SIGSEGV, "Segmentation fault")]
+)
 def test_a_killed_worker_ends_the_run_with_its_rank_and_leaves_no_process(
-    tmp_path: Path, data_root: Path
+    tmp_path: Path, data_root: Path, sent: signal.Signals, why: str
 ) -> None:
     shadow = tmp_path / "shadow"
     (shadow / "ray").mkdir(parents=True)
@@ -55,12 +58,12 @@ def test_a_killed_worker_ends_the_run_with_its_rank_and_leaves_no_process(
     started = psutil.Process(run.pid).children(recursive=True)
     agent = next(process for process in started if "mlbench.launch.torchrun" in process.cmdline())
     _, worker = sorted(agent.children(), key=lambda process: process.create_time())  # ranks 0 and 1
-    worker.send_signal(signal.SIGKILL)
+    worker.send_signal(sent)
     output, _ = run.communicate(timeout=PATIENCE_S)
     (path,) = tmp_path.glob("runs/*/record.json")
     assert (run.returncode, load(path).status) == (1, "failed"), output
     error = load(path).error or ""
-    assert error.startswith("rank 1 died") and error.endswith(f"{path.parent / 'rank_1.log'}")
+    assert error == f"rank 1 died: {why}. Log of rank 1: {path.parent / 'rank_1.log'}"
     assert not [
         process for process in started if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     ]
