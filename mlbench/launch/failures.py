@@ -16,7 +16,7 @@ MISSING_RANK_S = 10  # s that a rank has to answer before it is called missing
 # Ray's memory monitor, CUDA and malloc, not Ray's general guess about "OOM killer due to high memory usage".
 OUT_OF_MEMORY = re.compile(r"memory usage threshold|running low on memory|out of memory|not allocate memory")
 
-# CPython 3.13, Modules/faulthandler.c. Ray and torch's elastic agent have it enabled in their workers.
+# CPython's Modules/faulthandler.c (3.11), which Ray and torch's elastic agent enable in their workers
 FATAL = re.compile(r"^Fatal Python error: (.+)", re.MULTILINE)
 
 

@@ -6,17 +6,15 @@ import torch
 from torch import Tensor
 
 
-def memory_format(device: torch.device, precision: str, *, width: int) -> torch.memory_format:
+def memory_format(device: torch.device, precision: str, *, channels: int) -> torch.memory_format:
     """Return the order in which images and weights lie in memory. It changes speed and rounding alone.
 
     Channels last, but for float32 on a GPU: tensor cores do not compute that, and cuDNN's other kernels are
-    made for channels first. And but for fewer channels than 8 (`width`: those of the first stage) on a CPU:
-    oneDNN 3.12 then writes beyond its memory in the weights' gradient of a 1x1 convolution with stride 2
-    (its kernel for AVX2, torch 2.13).
+    made for channels first. And but for a CPU if fewer than 8 `channels` enter a 1x1 convolution with stride
+    2: oneDNN 3.12 crashes in the gradient of its weights (its kernel for AVX2, torch 2.13).
     """
-    if precision == "fp32" if device.type == "cuda" else width < 8:
-        return torch.contiguous_format
-    return torch.channels_last
+    first = precision == "fp32" if device.type == "cuda" else channels < 8
+    return torch.contiguous_format if first else torch.channels_last
 
 
 def normaliser(

@@ -22,10 +22,10 @@ def test_normalising_is_what_torchvision_does_in_either_layout(device, layout) -
 
 def test_only_float32_on_a_gpu_and_narrow_networks_on_a_cpu_have_their_channels_first() -> None:
     formats = {
-        (device, precision, width): memory_format(torch.device(device), precision, width=width)
+        (device, precision, channels): memory_format(torch.device(device), precision, channels=channels)
         for device in ("cpu", "cuda")
         for precision in ("fp32", "tf32", "bf16", "fp16")
-        for width in (7, 8)
+        for channels in (7, 8)
     }
     first = {key for key, layout in formats.items() if layout == torch.contiguous_format}
     gpu = {("cuda", "fp32", 7), ("cuda", "fp32", 8)}

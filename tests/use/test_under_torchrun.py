@@ -27,6 +27,7 @@ TASKS = {
     "transformer": "division=open goal=0 task.d_model=16 task.ffn=16 task.validate_at=[0.02,1.0]",
 }
 SIZES = "division=open task.max_elements=1000 task.repeats=2 task.warmups=5 task.dtypes=[float32]"
+AVX2 = "ONEDNN_MAX_CPU_ISA=AVX2"  # what oneDNN then uses of a CPU that has more
 SYNCS = sorted(path.stem for path in (ROOT / "conf" / "sync").glob("*.yaml"))
 EXTRAS = ("image", "report", "text", *(("jax",) if find_spec("jax") else ()))
 EXTRAS += ("mpi",) if find_spec("mpi4py") else ()
@@ -52,9 +53,6 @@ def test_a_task_trains_to_its_first_validation(shell: Place, task: str, workers:
     status = "completed" if SHORT in TASKS[task] else "goal_reached"
     assert (record.status, record.workers, record.experiment.launcher) == (status, workers, "torchrun")
     assert len(record.validations) == 1 and record.best is not None and record.steps
-
-
-AVX2 = "ONEDNN_MAX_CPU_ISA=AVX2"  # what oneDNN then uses of a CPU that has more
 
 
 def test_a_narrow_network_trains_on_a_cpu_of_avx2(shell: Place) -> None:

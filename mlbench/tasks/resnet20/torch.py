@@ -22,7 +22,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     """Return what the loop trains."""
     files = data.open_dataset(data.prepare_dataset(config, worker.data_root))
     device = worker.device
-    layout = memory_format(device, config.precision or "fp32", width=config.width)
+    layout = memory_format(device, config.precision or "fp32", channels=config.width)
     normalise = normaliser(
         data.SIDE, mean=files.mean.tolist(), std=files.std.tolist(), device=device, memory_format=layout
     )

@@ -42,7 +42,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         torch.manual_seed(worker.seed)  # the same start on every rank
         net = model.resnet(stage_blocks=config.stage_blocks, width=config.width, classes=len(files.classes))
     net = net.to(worker.device)
-    layout = memory_format(worker.device, config.precision or "fp32", width=config.width)
+    layout = memory_format(worker.device, config.precision or "fp32", channels=model.EXPANSION * config.width)
     net.to(memory_format=layout)  # type: ignore[call-overload]  # torch's stub has not got it
     optimizer = torch.optim.SGD(
         parameter_groups(net, config.weight_decay),
