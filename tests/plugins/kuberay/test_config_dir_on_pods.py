@@ -6,44 +6,30 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from commands import PATIENCE_S
 from conftest import ROOT
+from test_manifest import laboratory
 
 pytest.importorskip("mlbench.plugins.emulation.namespace")
 from played_operator import played  # noqa: E402
-from test_submission import IMAGE, nothing_is_left  # noqa: E402
+from test_submission import nothing_is_left  # noqa: E402
 
 from mlbench.record.reader import load  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.geteuid() != 0, reason="root makes networks and roots")]
-USD_PER_HOUR = 0.45
-
-
-def laboratory(folder: Path) -> Path:
-    """Return a --config-dir with a cluster and a profile named lab, beside a price file."""
-    profile = yaml.safe_load((ROOT / "conf/hardware/gcp_n1_standard_4.yaml").read_text())
-    cluster = {"defaults": ["kuberay", "_self_"], "head_cpus": 1, "image": IMAGE.partition("=")[2]}
-    profile |= {"name": "lab", "cpus": 1, "price": None}
-    for name, values in (("hardware", profile), ("cluster", cluster)):
-        path = folder / "conf" / name / "lab.yaml"
-        path.parent.mkdir(parents=True)
-        path.write_text(yaml.safe_dump(values))
-    price = {"usd_per_hour": USD_PER_HOUR, "date": "2026-11-22", "source": "our contract"}
-    (folder / "prices.yaml").write_text(yaml.safe_dump({"lab": price}))
-    return folder / "conf"
 
 
 def test_a_lab_s_cluster_profile_and_price_reach_pods_without_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder, prices = laboratory(tmp_path)
     with played(tmp_path, monkeypatch, workers=2) as cluster:
-        command = [sys.executable, "-m", "mlbench.run", "--config-dir", str(laboratory(tmp_path))]
+        command = [sys.executable, "-m", "mlbench.run", "--config-dir", str(folder)]
         command += ["task=logreg", "workers=2", "hardware=lab", "cluster=lab", "seed=5"]
         command += [f"output_root={tmp_path / 'runs'}"]
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S,
-            env=os.environ | {"MLBENCH_PRICES": str(tmp_path / "prices.yaml")},
+            env=os.environ | {"MLBENCH_PRICES": str(prices)},
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         nothing_is_left(cluster)
@@ -51,4 +37,4 @@ def test_a_lab_s_cluster_profile_and_price_reach_pods_without_its_files(
     assert record.status == "goal_reached" and len(record.nodes) == 2
     hardware = record.experiment.hardware
     assert (hardware.name, hardware.cpus) == ("lab", 1)
-    assert hardware.price is not None and hardware.price.usd_per_hour == USD_PER_HOUR
+    assert hardware.price is not None and hardware.price.usd_per_hour == 0.45

@@ -160,23 +160,31 @@ def test_the_entry_point_has_the_values_that_were_composed_here_and_is_the_same_
     assert key(inside) == key(here) != key(compose([*CPU, "cluster=attached"][-1:]))
 
 
+def laboratory(folder: Path) -> tuple[Path, Path]:
+    """Return a --config-dir, with a cluster and a profile named lab, and a file with the profile's price."""
+    profile = yaml.safe_load((ROOT / "conf/hardware/gcp_n1_standard_4.yaml").read_text())
+    profile |= {"name": "lab", "price": None, "cpus": 1}
+    cluster = {"defaults": ["kuberay", "_self_"], "head_cpus": 1, "image": IMAGE.partition("=")[2]}
+    for name, values in (("hardware", profile), ("cluster", cluster)):
+        path = folder / "cfg" / name / "lab.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(yaml.safe_dump(values))
+    prices = folder / "prices.yaml"
+    prices.write_text(
+        "lab: {usd_per_hour: 0.45, usd_per_hour_spot: null, date: '2026-11-22', source: our contract}"
+    )
+    return folder / "cfg", prices
+
+
 def test_no_path_of_the_sender_and_no_file_of_his_is_needed_in_the_pod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder of his own, a profile in it, a price file: their values travel, also to whoever attaches."""
-    profile = yaml.safe_load((ROOT / "conf/hardware/gcp_n1_standard_4.yaml").read_text())
-    profile |= {"name": "lab", "price": None, "cpus": 2}
-    lab = tmp_path / "cfg" / "hardware" / "lab.yaml"
-    lab.parent.mkdir(parents=True)
-    lab.write_text(yaml.safe_dump(profile))
-    prices = tmp_path / "prices.yaml"
-    prices.write_text(
-        "lab: {usd_per_hour: 0.45, usd_per_hour_spot: null, date: '2026-11-22', source: our contract}"
-    )
+    folder, prices = laboratory(tmp_path)
     monkeypatch.setenv("MLBENCH_PRICES", str(prices))
-    words = (*CPU[:2], "hardware=lab", *CPU[3:], search_word(str(tmp_path / "cfg")))
+    words = (*CPU[:2], "hardware=lab", *CPU[3:], search_word(str(folder)))
     here, item = compose(words), job(words)
-    shutil.rmtree(tmp_path / "cfg")
+    shutil.rmtree(folder)
     prices.unlink()
     for inside, _ in (sent(item), resolved.loads(item["metadata"]["annotations"][rayjob.EXPERIMENT])):
         price = inside.hardware.price
