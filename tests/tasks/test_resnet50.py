@@ -69,6 +69,15 @@ def test_a_global_batch_grows_with_the_workers_to_its_limit() -> None:
     assert sizes == {1: 256, 2: 512, 8: 2048, 32: 8192, 64: 8192, 1024: 8192}
 
 
+@pytest.mark.parametrize(("width", "layout"), [(1, torch.contiguous_format), (2, torch.channels_last)])
+def test_its_layout_follows_the_channels_of_the_strided_convolutions(
+    imagenet: Path, width: int, layout: torch.memory_format
+) -> None:
+    made = set_up(Worker(), imagenet, [*TINY, "scale=official", f"task.width={width}"])
+    weights = made.model.state_dict()["conv1.weight"]  # [width, 3, 7, 7]
+    assert weights.is_contiguous(memory_format=layout)
+
+
 class Overflowing(precision.LossScaler):
     """Its first two updates overflow."""
 
